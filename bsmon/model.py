@@ -204,6 +204,14 @@ class Gone(Struct, frozen=True):
     exit_code: int | None = None
 
 
+class RankWindow(Struct, frozen=True):
+    """What one process reported in a stretch of time, oldest record first."""
+
+    hello: Hello
+    beat: Beat | None
+    records: list[Record]
+
+
 # ---------------------------------------------------------------- what is shown (the contract's names)
 
 
