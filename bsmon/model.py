@@ -16,6 +16,7 @@ Text = Annotated[str, Meta(max_length=2000)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Small = Annotated[int, Meta(ge=0, le=2**31)]
 Seconds = Annotated[float, Meta(ge=0)]
+Moment = Annotated[float, Meta(ge=0, le=2**33)]  # Unix seconds; NaN is refused
 Session = Annotated[str, Meta(min_length=8, max_length=64, pattern="^[0-9a-f]+$")]
 PerExpert = Annotated[list[Count], Meta(max_length=4096)]
 Reasons = Annotated[dict[Name, Text], Meta(max_length=200)]
@@ -73,8 +74,8 @@ class Hello(Struct, frozen=True, omit_defaults=True):
     host: Name
     name: Name
     job: Name  # equal for all ranks of one job
-    started: float
-    time: float = 0.0
+    started: Moment
+    time: Moment = 0.0
     pid_start: Count | None = None
     rank: Small = 0
     local_rank: Small = 0
@@ -128,7 +129,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
     seq: Count
     step: Count
-    time: float
+    time: Moment
     duration: Seconds | None = None
     loss: float | None = None
     grad_norm: float | None = None
@@ -179,7 +180,7 @@ class Beat(Struct, frozen=True, omit_defaults=True):
 
     schema: int
     session: Session
-    time: float
+    time: Moment
     seq: Count = 0
     state: AgentState = "live"
     exit_code: int | None = None
@@ -365,6 +366,9 @@ class GpuSample(Struct, frozen=True):
     host: str
     gpus: list[Gpu]
     reason: str | None = None
+
+
+Event = Hello | Steps | Beat | End | Gone | GpuSample  # what a source hands on
 
 
 class Regime(Struct):
