@@ -146,6 +146,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     backward: Seconds | None = None
     optimizer_time: Seconds | None = None
     communication: Seconds | None = None
+    cpu_time: Seconds | None = None  # of the training thread: tells work from waiting
     skipped: bool = False
     moe: Annotated[list[MoeCounts], Meta(max_length=512)] | None = None
     noise: NoiseSample | None = None

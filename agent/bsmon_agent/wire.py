@@ -60,6 +60,7 @@ RECORD_FIELDS = (
     "backward",
     "optimizer_time",
     "communication",
+    "cpu_time",  # float, seconds: what the training thread itself ran on a core in this step
     "skipped",  # bool: the gradients were thrown away (loss scaler, zero_grad before step)
     "moe",  # list of maps, one a router that was counted in this step (see MOE_FIELDS)
     "noise",  # map, if the gradient noise was measured in this step (see NOISE_FIELDS)
