@@ -21,6 +21,8 @@ class Probe:
     name = "probe"
     optional = False
     armed = True  # set by the session at the start of each step for optional probes
+    spent = 0  # ns in hooks of its own, outside the methods below: it adds, the session takes and zeroes after a step
+    repeats = False  # also told of the second and later evaluations of a closure inside one step (LBFGS)
 
     def install(self) -> None:
         """Patch or hook what is global (torch is imported by now). Undone by ``remove``."""
@@ -44,7 +46,11 @@ class Probe:
         """The outermost backward() returned or raised."""
 
     def step_begin(self, optimizer: Any) -> None:
-        """An outermost optimizer step starts; gradients are as the optimizer will see them."""
+        """An outermost optimizer step starts; gradients are as the optimizer will see them.
+
+        With a closure this comes after its first evaluation. Steps taken inside a backward (optimizer-in-backward)
+        have neither this nor ``step_end``: only ``collect`` follows.
+        """
 
     def step_end(self, optimizer: Any) -> None:
         """It ended; parameters are updated."""
@@ -52,8 +58,11 @@ class Probe:
     def collect(self, record: dict[str, Any]) -> None:
         """The step is complete: write this probe's fields (names of ``wire.RECORD_FIELDS``) and start afresh.
 
-        A value that is still a tensor on a device goes in as it is; the ledger's lagged path turns it into numbers.
+        A value that is still a tensor on a device goes in as it is; ``reductions.Lagged`` turns it into numbers.
         """
 
     def describe(self, hello: dict[str, Any]) -> None:
-        """Add what is known of this run to a hello (names of the app's ``Hello``)."""
+        """Add what is known of this run to a hello (names of the app's ``Hello``). Called in the publisher's thread."""
+
+    def report(self, beat: dict[str, Any]) -> None:
+        """Add to the heartbeat (names of the app's ``Beat``). Called in the publisher's thread, once a second."""
