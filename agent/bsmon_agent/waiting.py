@@ -18,7 +18,7 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
     """
     module = sys.modules.get(name)
     if module is None:
-        sys.meta_path.insert(0, _Finder(name, then))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder(name, then))
     elif getattr(module.__spec__, "_initializing", False):
         threading.Thread(target=_wait, args=(name, then), name="bsmon-import", daemon=True).start()
     else:
@@ -64,7 +64,7 @@ class _Finder:
             del loader.exec_module  # type: ignore[attr-defined]
             original(module)
             if self in sys.meta_path:
-                sys.meta_path.remove(self)  # type: ignore[arg-type]
+                sys.meta_path.remove(self)
                 self.then()
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
