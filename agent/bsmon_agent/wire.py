@@ -121,6 +121,7 @@ def process_start(pid: int) -> int | None:
     """Clock ticks from boot to the start of a process, or None if there is none: tells a reused pid apart."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return int(line.rpartition(")")[2].split()[19])
+        fields = line.rpartition(")")[2].split()
+        return None if fields[0] == "Z" else int(fields[19])  # a zombie is over, though not yet waited for
     except (OSError, ValueError, IndexError):
         return None
