@@ -122,6 +122,9 @@ class NoiseSample(Struct, frozen=True, omit_defaults=True):
     weights: Annotated[list[float], Meta(max_length=4096)] | None = None
     estimator: Name = "accumulation"
     coverage: float | None = None
+    processes: Annotated[int, Meta(ge=1, le=2**24)] = 1  # whose data is in ``total``
+    seen: Annotated[int, Meta(ge=1, le=2**24)] = 1  # of these, whose parts are here; not on the wire
+    residual: float | None = None  # |g - sum h_r|^2 / |g|^2 over a few elements
 
 
 class Record(Struct, frozen=True, omit_defaults=True):

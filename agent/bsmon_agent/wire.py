@@ -84,10 +84,12 @@ MOE_FIELDS = (
 
 NOISE_FIELDS = (
     "total",  # float: |g|^2
-    "parts",  # [R] float: |h_r|^2, contributions that add up to g
+    "parts",  # [R] float: |h_r|^2, contributions of this process that add up to g, those of its peers left out
     "weights",  # [R] float: w_r; absent when equal
     "estimator",  # str: accumulation, ranks, half_split
     "coverage",  # float: share of the parameters that was measured
+    "processes",  # int: processes whose data is in g; absent: 1
+    "residual",  # float: |g - sum h_r|^2 / |g|^2 over a few elements; absent where peers hold the rest
 )
 
 
