@@ -1,0 +1,53 @@
+"""Where the time of a step goes."""
+
+from __future__ import annotations
+
+from bsmon.draw.bars import stacked, waterfall
+from bsmon.draw.cells import Row, fit
+from bsmon.draw.header import heading
+from bsmon.draw.look import Look
+from bsmon.draw.trend import absent
+from bsmon.model import Job
+from bsmon.units import percent, seconds
+
+NAMES = {
+    "data_wait": "data wait",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "communication": "communic.",
+    "other": "other",
+}
+_LABEL = 11
+_FIGURES = 15
+
+
+def parts(job: Job) -> dict[str, float]:
+    """The phases that were measured, seconds a step."""
+    measured = {name: getattr(job.phases_s, name) for name in NAMES}
+    return {name: value for name, value in measured.items() if value is not None}
+
+
+def phases(job: Job, width: int, height: int, look: Look, focused: bool = False) -> list[Row]:
+    """A row a phase; each bar begins where the one above ends, so that the whole is the step."""
+    median, p95 = job.step_time_s.median, job.step_time_s.p95
+    value: Row = [(seconds(median), ""), (f" p95 {seconds(p95)}", "dim")] if median else []
+    rows = [heading("step time", value, width, look, focused)]
+    measured = parts(job)
+    whole = sum(measured.values())
+    if not whole > 0:
+        return [*rows, *absent(job.unavailable.get("phases_s", "no step was timed yet"), width, look)][:height]
+    if len(measured) + 1 > height:
+        letters = [(NAMES[name][0], took / whole, name) for name, took in measured.items()]
+        return [*rows, [(" ", ""), *stacked(letters, width - 2, look.glyphs)]][:height]
+    room = max(1, width - _LABEL - _FIGURES - 1)
+    placed = waterfall([value / whole for value in measured.values()], room, look.glyphs)
+    for (name, took), (start, bar) in zip(measured.items(), placed, strict=True):
+        rows.append(_phase(name, took, took / whole, start, bar, room))
+    return rows
+
+
+def _phase(name: str, value: float, share: float, start: int, bar: str, room: int) -> Row:
+    label = fit(f" {NAMES[name]}", _LABEL)
+    figures = f"{seconds(value):>8}{percent(share, 0):>5}%"
+    return [(label, ""), (" " * start, ""), (bar, name), (" " * (room - start - len(bar)), ""), (figures, "dim")]

@@ -1,0 +1,57 @@
+"""A panel with one chart: a heading with the present value, and the line below it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from bsmon.draw.axis import Scale, hold
+from bsmon.draw.cells import Row, clean, fit, wrap
+from bsmon.draw.chart import Limit, Values, chart
+from bsmon.draw.header import heading
+from bsmon.draw.look import Look
+from bsmon.draw.numbers import compact
+from bsmon.units import age
+
+
+def known(values: Values) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def scale_for(previous: Scale | None, values: Values, limits: Sequence[Limit], from_zero: bool, height: int) -> Scale:
+    """The axis for these values; a limit is drawn in only when the data comes near it."""
+    data = known(values)
+    top = max(data, default=0.0)
+    near = [limit.value for limit in limits if top and limit.value <= 2 * top]
+    return hold(previous, [*data, *near], from_zero, max(2, height // 2))
+
+
+def trend(
+    title: str,
+    value: Row,
+    values: Values,
+    scale: Scale,
+    seconds: float,
+    width: int,
+    height: int,
+    look: Look,
+    limits: Sequence[Limit] = (),
+    form: Callable[[float], str] = compact,
+    reason: str = "",
+    focused: bool = False,
+    style: str = "series",
+) -> list[Row]:
+    """``reason`` is said in place of a chart that would be empty."""
+    rows = [heading(title, value, width, look, focused)]
+    if not known(values) and reason:
+        return [*rows, *absent(reason, width, look)][:height]
+    ends = (f"-{age(seconds)}", "now ")
+    return rows + chart(values, width - 1, height - 1, scale, look.glyphs, limits, style, form, ends)
+
+
+def absent(reason: str, width: int, look: Look) -> list[Row]:
+    """A value that can't be known, and why."""
+    lines = wrap(clean(reason), max(1, width - 6), 3, look.glyphs.ellipsis)
+    return [
+        [(" n/a " if not index else "     ", "bold"), (fit(line, width - 6), "dim")] for index, line in enumerate(lines)
+    ]
