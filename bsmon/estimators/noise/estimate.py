@@ -27,14 +27,16 @@ def estimate(
     data_parallel: int = 1,
     unsupported: str | None = None,
     steps_measured: int | None = None,
+    ring: int = RING,
 ) -> Noise:
     """The noise scale of a window (see ``window``), oldest sample first.
 
     ``batch_sequences``: sequences in an optimizer step, all processes together. ``data_parallel``: how many processes
     share them; a sample that holds fewer (``processes``) measured a part of the batch and is brought to the whole.
     ``unsupported``: why the agent can't measure. ``steps_measured``: when more were measured than the window holds.
+    ``ring``: the newest steps to use.
     """
-    samples = samples[-RING:]
+    samples = samples[-ring:]
     if unsupported:
         return Noise(state="unsupported", reason=unsupported)
     if not samples:
