@@ -6,6 +6,7 @@ tr Sigma = (width + 1) |d|^2 + width Var e.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -104,7 +105,7 @@ class Descent:
 
 def temporal(gradients: list[Any]) -> float:
     """The estimator that is not used: products of successive gradients as the squared signal, hence phi."""
-    signal = sum(float(a @ b) for a, b in zip(gradients, gradients[1:], strict=False))
+    signal = sum(float(a @ b) for a, b in itertools.pairwise(gradients))
     total = sum(float(g.square().sum()) for g in gradients[1:])
     return (total - signal) / signal
 
