@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ def parse(description: str | None) -> Options:
     parser.add_argument("--steps", type=int, default=20_000, help="optimizer steps (default %(default)s)")
     parser.add_argument("--share", type=float, default=0.3, help="of one core to take (default %(default)s)")
     found = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # who asks us to stop gets a clean end
     return Options(steps=found.steps, share=found.share)
 
 

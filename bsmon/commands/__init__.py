@@ -1,0 +1,1 @@
+"""What each command does; one file for a few that belong together."""

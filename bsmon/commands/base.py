@@ -1,0 +1,97 @@
+"""What the commands share: exit codes, a parser that keeps to them, and a monitor that has looked once."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from bsmon import __version__
+
+if TYPE_CHECKING:
+    from bsmon.model import Alert
+    from bsmon.services.monitor import Monitor
+
+WELL, WARNING, CRITICAL, NOTHING = 0, 1, 2, 3
+USAGE, DATA, UNAVAILABLE, INTERNAL, FORBIDDEN = 64, 65, 69, 70, 77
+INTERRUPTED, PIPE_CLOSED = 128 + 2, 128 + 13
+
+SETTLE = 3.0  # seconds that sources may take to tell what they know
+LOOK = 0.05  # seconds between two looks at whether they have
+
+
+class CommandError(Exception):
+    """A command that can't go on: what is wrong and what to do about it, and the exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Parser(argparse.ArgumentParser):
+    """Exits with 64 on a wrong command line: 2 means that a critical alert stands."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}\n{self.format_usage()}")
+
+
+def seconds(text: str) -> float:
+    """An argument that is a length of time; raises what argparse reports."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number of seconds, 0 or more, not {text!r}")
+    return value
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="jobs elsewhere (default: those of this host)")
+
+
+def refuse_sources(sources: list[str]) -> None:
+    """Only this host can be looked at so far."""
+    if sources:
+        raise CommandError(
+            f"{sources[0]}: bsmon {__version__} watches only the host it runs on; leave the source out there",
+            UNAVAILABLE,
+        )
+
+
+@contextmanager
+def watching(log: bool = False) -> Iterator[Monitor]:
+    """A monitor on this host's jobs and GPUs; ``log``: it keeps the alert log."""
+    from bsmon.services.monitor import Monitor
+    from bsmon.sources.live import LiveSource
+    from bsmon.sources.nvml import NvmlSource
+
+    monitor = Monitor([LiveSource(), NvmlSource()], alert_log=_alert_log() if log else None)
+    monitor.start()
+    try:
+        yield monitor
+    finally:
+        monitor.stop()
+
+
+def settle(monitor: Monitor, wait: float | None = None) -> None:
+    """Tick until the sources have told what they know, or with ``wait``, until every job found has a step."""
+    begun = time.monotonic()
+    while True:
+        monitor.tick()
+        waited = time.monotonic() - begun
+        if waited >= (SETTLE if wait is None else wait):
+            return
+        if monitor.settled and (wait is None or _all_stepped(monitor)):
+            return
+        time.sleep(LOOK)
+
+
+def _all_stepped(monitor: Monitor) -> bool:
+    jobs = monitor.snapshot().jobs
+    return bool(jobs) and all(job.step is not None for job in jobs)
+
+
+def standing(alerts: list[Alert]) -> int:
+    """The exit code for the worst alert that stands."""
+    severities = {alert.severity for alert in alerts if alert.state != "cleared"}
+    return CRITICAL if "crit" in severities else WARNING if "warn" in severities else WELL

@@ -1,0 +1,96 @@
+"""The screen, and the demo under it; where there is no terminal to draw on, the same as plain lines."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, refuse_sources, watching
+
+if TYPE_CHECKING:
+    from bsmon.demo.start import Training
+
+GLYPHS = ("braille", "block", "ascii")
+INSTALL = "pip install 'bsmon[demo]'"
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--glyphs", choices=GLYPHS, default=GLYPHS[0], help="what charts are made of (default braille)")
+
+
+def screen(arguments: list[str]) -> int:
+    parser = Parser("bsmon", description="The screen, on every job found on this host.")
+    _options(parser)
+    add_sources(parser)
+    options = parser.parse_args(arguments)
+    refuse_sources(options.sources)
+    return _show(options.glyphs)
+
+
+def demo(arguments: list[str]) -> int:
+    parser = Parser("bsmon demo", description="Two small real trainings on this CPU, and the screen on them.")
+    parser.add_argument("--steps", type=_count, help="optimizer steps of each (default: as long as you look)")
+    _options(parser)
+    options = parser.parse_args(arguments)
+    _check_demo()
+    from bsmon.demo.start import FailedError, trainings, wait_until_up
+
+    try:
+        with trainings(options.steps) as started:
+            wait_until_up(started, _progress)
+            _progress("")
+            return _show(options.glyphs, started)
+    except FailedError as error:
+        _progress("")
+        raise CommandError(str(error), UNAVAILABLE) from None
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 2:  # a learning-rate schedule of one step has no slope
+        raise argparse.ArgumentTypeError("at least 2")
+    return value
+
+
+def _check_demo() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError(f"the demo trains with torch, which is not here; get it with\n    {INSTALL}", UNAVAILABLE)
+    if os.environ.get("BSMON") == "0":
+        raise CommandError("BSMON=0 keeps the agent out of every training, the demo's too; unset it", UNAVAILABLE)
+
+
+def _progress(text: str) -> None:
+    """One line that is written over on a terminal; elsewhere nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{'bsmon demo: ' if text else ''}{text}", end="", file=sys.stderr, flush=True)
+
+
+def has_screen() -> bool:
+    """Whether there is a terminal to draw on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _show(glyphs: str, until: list[Training] | None = None) -> int:
+    if not has_screen():
+        return _plain(until)
+    from bsmon.tui.app import BsmonApp
+
+    with watching(log=True) as monitor:
+        return BsmonApp(monitor, glyphs=glyphs).run() or 0
+
+
+def _plain(until: list[Training] | None) -> int:
+    """Without a terminal: the table once, or lines for as long as the demo's trainings run."""
+    from bsmon.commands import observe
+
+    if until is None:
+        return observe.snapshot([])
+    with watching() as monitor:
+        observe.follow(monitor, every=2.0, over=lambda: all(one.process.poll() is not None for one in until))
+    failed = [one for one in until if one.process.returncode]
+    if failed:
+        raise CommandError(f"{failed[0].name} ended with {failed[0].process.returncode}:\n{failed[0].tail()}", DATA)
+    return 0
