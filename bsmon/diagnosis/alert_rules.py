@@ -1,0 +1,143 @@
+"""What is worth an alert: one row each, with how long it must hold and how its limit comes about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bsmon.model import Job, MoeLayer, Severity
+from bsmon.units import age, percent, si
+
+STOPPED_BY_HAND = (130, -2)  # SIGINT: whoever pressed ctrl-c knows
+WORTH_WAKING = ("unstable", "memory_limited", "throttled", "moe_imbalance")  # labels of critical verdicts
+ARMED_AFTER = 20  # readings of a run before it is compared with its own median
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a rule sees in one place of one job."""
+
+    value: float
+    message: str
+    where: str = ""
+    expected: float = 0.0  # what would be normal here, if the rule knows
+    ago: float = 0.0  # seconds since it began, where the job itself tells
+
+
+Measured = tuple[float, float]  # (value, limit); an alert is on its way while value > limit
+
+
+@dataclass(frozen=True)
+class AlertRule:
+    """``measure`` turns a reading and the run's own earlier readings into value and limit; None: not armed yet."""
+
+    name: str
+    severity: Severity
+    read: Callable[[Job], Iterable[Reading]]
+    measure: Callable[[Reading, Sequence[float]], Measured | None]
+    raise_after: float = 0.0  # seconds above the limit
+    clear_after: float = 30.0  # seconds below 0.8 x the limit
+    learns: bool = False  # from its own readings, so they are kept
+
+
+def _drops(job: Job) -> Iterator[Reading]:
+    """Dropped assignments, of the whole job and by layer."""
+    if job.moe is None or job.state != "live":
+        return
+    dropping = [layer for layer in job.moe.layers if layer.dropped_rate is not None]
+    if job.moe.dropped_rate is not None and dropping:
+        worst = max(dropping, key=lambda layer: layer.dropped_rate or 0.0)
+        expected = max(layer.expected_drop or 0.0 for layer in dropping)
+        text = f"{percent(job.moe.dropped_rate)}% of all assignments dropped, most in {_place(worst)}"
+        yield Reading(job.moe.dropped_rate, text, "all layers", expected)
+    for layer in dropping:
+        text = f"{percent(layer.dropped_rate)}% of the assignments dropped in {_place(layer)}"
+        yield Reading(layer.dropped_rate or 0.0, text, layer.name, layer.expected_drop or 0.0)
+
+
+def _place(layer: MoeLayer) -> str:
+    """The layer and, if its load is known, its busiest expert."""
+    counts = layer.tokens_per_expert
+    if not counts or not sum(counts):
+        return layer.name
+    busiest = counts.index(max(counts))
+    return f"{layer.name} (busiest: expert {busiest}, {percent(counts[busiest] / sum(counts), 0)}% of its load)"
+
+
+def drop_limit(reading: Reading, past: Sequence[float]) -> Measured | None:
+    """The greater of 2 x what balanced routing drops + 1 point, and 3 x the run's own median (proposed)."""
+    if len(past) < ARMED_AFTER:
+        return None
+    return reading.value, max(2 * reading.expected + 0.01, 3 * median(past))
+
+
+def _throughput(job: Job) -> Iterator[Reading]:
+    rate = job.tokens_per_s or job.samples_per_s
+    if rate and job.state == "live":
+        unit = "tokens" if job.tokens_per_s else "samples"
+        yield Reading(rate, f"throughput fell to {si(rate)} {unit}/s" + _blame(job))
+
+
+def _blame(job: Job) -> str:
+    return f" ({job.regime.time.replace('_', '-')})" if job.regime.time not in (None, "unknown") else ""
+
+
+def slowdown(reading: Reading, past: Sequence[float]) -> Measured | None:
+    """Share lost against the run's own median; 30%, and four times its own noise on a restless machine."""
+    if len(past) < ARMED_AFTER:
+        return None
+    usual = median(past)
+    noise = 1.4826 * median(abs(value - usual) for value in past) / usual
+    return max(0.0, 1 - reading.value / usual), max(0.3, 4 * noise)
+
+
+def _not_a_number(job: Job) -> Iterator[Reading]:
+    if job.loss is not None:
+        yield Reading(float(not math.isfinite(job.loss)), f"the loss is {job.loss} at step {job.step}")
+
+
+def _failed(job: Job) -> Iterator[Reading]:
+    failed = job.state == "finished" and job.exit_code not in (None, 0, *STOPPED_BY_HAND)
+    text = f"ended with exit code {job.exit_code} at step {job.step}"
+    yield Reading(float(failed), text, ago=(job.age_s or 0.0) if failed else 0.0)
+
+
+def _lost(job: Job) -> Iterator[Reading]:
+    text = f"not heard since {age(job.age_s)}: its process is gone, or its host"
+    yield Reading(float(job.state == "lost"), text, ago=(job.age_s or 0.0) if job.state == "lost" else 0.0)
+
+
+def _stall(job: Job) -> Iterator[Reading]:
+    idle = (job.age_s or 0.0) if job.state == "stale" else 0.0
+    expected = job.step_time_s.median or 0.0
+    yield Reading(idle, f"no step for {age(idle)} after step {job.step}", expected=expected, ago=idle)
+
+
+def stall_limit(reading: Reading, past: Sequence[float]) -> Measured:
+    """A minute, or ten steps if they are longer: evaluation and checkpoints take their time."""
+    return reading.value, max(60.0, 10 * reading.expected)
+
+
+def _verdict(job: Job) -> Iterator[Reading]:
+    """A critical verdict that somebody should be woken for; a loss that is no number has its own rule."""
+    regime = job.regime
+    urgent = regime.severity == "crit" and regime.label in WORTH_WAKING and job.state == "live"
+    yield Reading(float(urgent and (job.loss is None or math.isfinite(job.loss))), regime.headline or "")
+
+
+def truth(reading: Reading, past: Sequence[float]) -> Measured:
+    """For what is either so or not."""
+    return reading.value, 0.5
+
+
+ALERT_RULES: tuple[AlertRule, ...] = (
+    AlertRule("drop_rate", "warn", _drops, drop_limit, raise_after=10.0, learns=True),
+    AlertRule("nan_loss", "crit", _not_a_number, truth),
+    AlertRule("failed", "crit", _failed, truth, clear_after=0.0),
+    AlertRule("lost", "warn", _lost, truth, clear_after=0.0),
+    AlertRule("stall", "warn", _stall, stall_limit, clear_after=5.0),
+    AlertRule("throughput", "warn", _throughput, slowdown, raise_after=20.0, learns=True),
+    AlertRule("verdict", "crit", _verdict, truth, raise_after=5.0),
+)

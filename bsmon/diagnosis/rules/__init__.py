@@ -1,0 +1,13 @@
+"""The table of verdicts: one row each, with the source of its thresholds. A new verdict is a new row and a fixture."""
+
+from __future__ import annotations
+
+from bsmon.diagnosis.rules.base import Axis, Finding, Rule, find, judge, value_of
+from bsmon.diagnosis.rules.experts import EXPERTS
+from bsmon.diagnosis.rules.memory import MEMORY
+from bsmon.diagnosis.rules.statistics import STATISTICS
+from bsmon.diagnosis.rules.time import TIME
+
+RULES: tuple[Rule, ...] = TIME + MEMORY + STATISTICS + EXPERTS
+
+__all__ = ["RULES", "Axis", "Finding", "Rule", "find", "judge", "value_of"]
