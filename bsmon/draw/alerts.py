@@ -14,13 +14,13 @@ from bsmon.model import Alert
 
 COLUMNS = (
     Column("since", "SINCE", 14, "left", 0),
-    Column("job", "JOB", 10, "left", 2, 24),
+    Column("job", "JOB", 12, "left", 2, 24),
     Column("rule", "RULE", 14, "left", 4, 20),
     Column("where", "WHERE", 8, "left", 5, 24),
     Column("value", "VALUE", 7, rank=6),
     Column("limit", "LIMIT", 7, rank=7),
     Column("state", "STATE", 12, "left", 3),
-    Column("message", "WHAT", 12, "left", 1, 90),
+    Column("message", "WHAT", 32, "left", 0, 90),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 Scale: TypeAlias = tuple[float, float]
@@ -50,6 +51,24 @@ def ticks(scale: Scale, count: int) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
+
+
+def labels(marks: Sequence[float], percent: bool = False) -> list[str]:
+    """The ticks in one unit, with as many decimals as their step needs: 0, 50k, 100k; 0.8, 0.9, 1.0; 2%, 4%."""
+    values = [mark * 100 for mark in marks] if percent else list(marks)
+    top = max((abs(value) for value in values), default=0.0)
+    step = min((b - a for a, b in pairwise(values)), default=top) or 1.0
+    if top >= 1e15 or 0 < top < 1e-3:
+        return ["0" if value == 0 else f"{value:.0e}" for value in values]
+    power, suffix = next(((power, suffix) for power, suffix in _UNITS if top >= power), (1.0, ""))
+    decimals = min(4, max(0, -math.floor(math.log10(step / power) + 1e-9)))
+    if decimals and abs(step / power * 10**decimals - round(step / power * 10**decimals)) > 1e-6:
+        decimals += 1
+    end = "%" if percent else suffix
+    return [f"{value / power:.{decimals}f}{end if value else ''}" for value in values]
+
+
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def row_of(value: float, scale: Scale, rows: int) -> int:

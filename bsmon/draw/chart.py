@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from bsmon.draw.axis import Scale, row_of, ticks
+from bsmon.draw.axis import Scale, labels, row_of, ticks
 from bsmon.draw.cells import Row, Segment, fit, merge, spread
 from bsmon.draw.look import Glyphs
-from bsmon.draw.numbers import compact
 
 Values = Sequence["float | None"]
 
@@ -103,9 +102,13 @@ def plot(values: Values, width: int, height: int, scale: Scale, glyphs: Glyphs) 
 
 
 def _under(line: str, level: Limit, glyphs: Glyphs, style: str) -> list[Segment]:
-    """A row of the plot with a limit behind it: dashes wherever the line leaves room, the label at the right."""
-    label = f" {level.label}" if level.label and len(level.label) + 12 < len(line) else ""
-    dashes = glyphs.dashes * (len(line) - len(label)) + label
+    """A row of the plot with a limit behind it: dashes, and the label, wherever the line leaves room."""
+    dashes = list(glyphs.dashes * len(line))
+    label = f" {level.label} "
+    for start in (1, len(line) - len(label) - 1):
+        if level.label and start >= 1 and not line[start : start + len(label)].strip():
+            dashes[start : start + len(label)] = label
+            break
     return [(own, style) if own != " " else (dash, level.style) for own, dash in zip(line, dashes, strict=True)]
 
 
@@ -117,17 +120,21 @@ def chart(
     glyphs: Glyphs,
     limits: Sequence[Limit] = (),
     style: str = "series",
-    form: Callable[[float], str] = compact,
+    percent: bool = False,
     ends: tuple[str, str] = ("", ""),
 ) -> list[Row]:
     """``height`` rows of ``width`` cells: labels, axis and plot, and a last row with the ends of the time axis.
 
-    ``form`` writes a tick's label; ``ends`` are written at the left and right of the bottom row (which is left out
+    ``ends`` are written at the left and right of the bottom row (which is left out
     when both are empty).
     """
     with_ends = any(ends) and height > 2
     rows = max(1, height - with_ends)
-    marks = {row_of(tick, scale, rows): form(tick) for tick in ticks(scale, max(1, rows // 2))}
+    round_values = ticks(scale, max(1, rows // 3))
+    marks = {
+        row_of(tick, scale, rows): label
+        for tick, label in zip(round_values, labels(round_values, percent), strict=True)
+    }
     gutter = max(5, *(len(label) for label in marks.values())) if marks else 5
     inner = width - gutter - 1
     if inner < 4:

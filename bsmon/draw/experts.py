@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bsmon.draw.cells import Row, clean, crop, fit, pad
 from bsmon.draw.header import heading
@@ -68,22 +68,31 @@ def remark(layer: MoeLayer) -> str:
     return "  ".join(parts)
 
 
-def short_name(name: str) -> str:
-    """``model.layers.3.mlp.gate`` -> ``3.mlp.gate``: the number and what follows tell layers apart."""
-    parts = clean(name).split(".")
-    numbered = next((index for index, part in enumerate(parts) if part.isdigit()), 0)
-    return ".".join(parts[numbered:]) if parts[0] else clean(name)
+def labels(layers: Sequence[MoeLayer]) -> dict[str, str]:
+    """Short names that tell layers apart: ``model.layers.3.mlp.gate`` -> ``L3``, or ``L3 mlp.gate`` beside others."""
+    split = {layer.name: _split(clean(layer.name)) for layer in layers}
+    alike = len({rest for _, rest in split.values()}) == 1
+    return {
+        name: f"L{number}" + ("" if alike or not rest else f" {rest}") if number else rest
+        for name, (number, rest) in split.items()
+    }
 
 
-def layer_row(layer: MoeLayer, label: int, width: int, look: Look, steady: Steady) -> Row:
-    """Name, strip, variation, and what stands out."""
-    row: Row = [(" " + fit(short_name(layer.name), label - 1, ellipsis=look.glyphs.ellipsis) + " ", "dim")]
+def _split(name: str) -> tuple[str, str]:
+    """The first number in a dotted name, and what follows it; without a number, the whole name."""
+    parts = name.split(".")
+    place = next((index for index, part in enumerate(parts) if part.isdigit()), None)
+    return ("", name) if place is None else (parts[place], ".".join(parts[place + 1 :]))
+
+
+def layer_row(layer: MoeLayer, name: str, label: int, aside: int, width: int, look: Look, steady: Steady) -> Row:
+    """Name, strip, variation, and what stands out, in the last ``aside`` cells."""
+    row: Row = [(" " + fit(name, label - 1, ellipsis=look.glyphs.ellipsis) + " ", "dim")]
     counts = counts_of(layer)
     if counts is None:
         return [*row, (fit(clean(layer.reason or "no counts"), width - label - 1), "dim")]
     cv = f" cv {layer.load_cv:.2f}" if layer.load_cv is not None else " cv -"
     note = remark(layer)
-    aside = min(24, max(0, (width - label) // 3)) if note else 0
     room = max(4, width - label - 1 - len(cv) - aside)
     levels = [steady(layer.name, index, ratio) for index, ratio in enumerate(ratios(counts))]
     cells = strip(levels, room, look)
@@ -91,8 +100,8 @@ def layer_row(layer: MoeLayer, label: int, width: int, look: Look, steady: Stead
     return crop([*row, *cells, (cv, "dim"), (fit(f"  {note}", aside, ellipsis=look.glyphs.ellipsis), style)], width)
 
 
-def _label_width(layers: Sequence[MoeLayer], width: int) -> int:
-    return min(max(8, width // 5), max((len(short_name(layer.name)) for layer in layers), default=0) + 1)
+def _label_width(names: Iterable[str], most: int) -> int:
+    return min(max(4, most), max((len(name) for name in names), default=0) + 1)
 
 
 def balance(moe: Moe) -> Row:
@@ -110,8 +119,10 @@ def experts(job: Job, width: int, height: int, look: Look, steady: Steady, focus
     if not layers:
         return [*rows, *absent(job.unavailable.get("moe", "no router was found"), width, look)][:height]
     shown = chosen(layers, height - 2)
-    label = _label_width(shown, width)
-    rows += [layer_row(layer, label, width, look, steady) for layer in shown]
+    names = labels(layers)
+    label = _label_width(names.values(), width // 5)
+    aside = min(max((len(remark(layer)) + 2 for layer in shown if remark(layer)), default=0), (width - label) // 3)
+    rows += [layer_row(layer, names[layer.name], label, aside, width, look, steady) for layer in shown]
     hidden = f"  the {len(shown)} most uneven of {len(layers)} layers" if len(shown) < len(layers) else ""
     return [*rows, crop([(" ", ""), *legend(look), (hidden, "dim")], width)][:height]
 
@@ -138,14 +149,15 @@ def layers_table(job: Job, width: int, look: Look, steady: Steady) -> list[Row]:
     layers = job.moe.layers if job.moe else []
     if not layers:
         return absent(job.unavailable.get("moe", "no router was found in this model"), width, look)
-    label = min(30, max(8, max(len(short_name(layer.name)) for layer in layers) + 1))
+    names = labels(layers)
+    label = max(6, _label_width(names.values(), 30))
     rows = [layer_heading(width, label)]
     for layer in layers:
-        rows += _layer_lines(layer, label, width, look, steady)
+        rows += _layer_lines(layer, names[layer.name], label, width, look, steady)
     return rows
 
 
-def _layer_lines(layer: MoeLayer, label: int, width: int, look: Look, steady: Steady) -> list[Row]:
+def _layer_lines(layer: MoeLayer, name: str, label: int, width: int, look: Look, steady: Steady) -> list[Row]:
     figures = _figures(
         percent(layer.dropped_rate),
         percent(layer.expected_drop),
@@ -154,10 +166,9 @@ def _layer_lines(layer: MoeLayer, label: int, width: int, look: Look, steady: St
         str(len(layer.dead_experts)) if layer.dead_experts is not None else "-",
         si(layer.assignments),
     )
-    name = " " + fit(short_name(layer.name), label, ellipsis=look.glyphs.ellipsis)
     counts = counts_of(layer)
     beside = width - label - 1 - _FIGURES_WIDTH - 2
-    row: Row = [(name, ""), (figures, "")]
+    row: Row = [(" " + fit(name, label, ellipsis=look.glyphs.ellipsis), ""), (figures, "")]
     if counts is None:
         return [crop([*row, ("  " + clean(layer.reason or layer.tag), "dim")], width)]
     levels = [steady(layer.name, index, ratio) for index, ratio in enumerate(ratios(counts))]

@@ -9,7 +9,7 @@ from bsmon.draw.numbers import compact, exact, rate
 from bsmon.model import Job
 from bsmon.units import age, percent, si, size
 
-_LABEL = 10
+_LABEL = 11
 
 
 def batch_line(job: Job, look: Look) -> str:

@@ -15,13 +15,13 @@ from bsmon.model import Job
 from bsmon.units import age, percent, seconds, si
 
 COLUMNS = (
-    Column("name", "JOB", 10, "left", 0, 30),
+    Column("name", "JOB", 12, "left", 0, 30),
     Column("step", "STEP", 7, rank=8),
-    Column("tokens_per_s", "TOK/S", 6, rank=1),
+    Column("tokens_per_s", "TOK/S", 5, rank=1),
     Column("trend", "LAST 2 MIN", 10, "left", 5, 24),
     Column("loss", "LOSS", 6, rank=7),
     Column("step_time", "STEP TIME", 9, rank=9),
-    Column("noise", "GNS/B", 6, rank=3),
+    Column("noise", "GNS/B", 5, rank=3),
     Column("drop", "DROP%", 5, rank=4),
     Column("gpu", "GPU%", 4, rank=6),
     Column("learning_rate", "LR", 7, rank=12),
@@ -31,6 +31,7 @@ COLUMNS = (
     Column("age", "AGE", 5, rank=2),
 )
 MARGIN = 3
+_SOMETIMES = ("noise", "drop", "gpu", "eta", "learning_rate")
 _AT_REST = ("lost", "finished")
 
 
@@ -47,6 +48,12 @@ def noise_over_batch(job: Job) -> str:
     if job.noise.state == "lower_bound":
         return ">" + multiple(job.noise.phi if job.noise.phi is not None else job.noise.phi_low)
     return multiple(job.noise.phi)
+
+
+def columns_for(jobs: Sequence[Job]) -> list[Column]:
+    """The columns that tell something of at least one of the jobs."""
+    told = {key for key in _SOMETIMES if any(_CELLS[key](job) != "-" for job in jobs)}
+    return [column for column in COLUMNS if column.key in told or column.key not in _SOMETIMES]
 
 
 _CELLS: dict[str, Callable[[Job], str]] = {
@@ -80,7 +87,7 @@ def job_row(
                 (fit(state.word, cells - 2, "left", look.glyphs.ellipsis), state.style),
             ]
         elif column.key == "trend":
-            row.append((fit(spark(trend, cells, look.glyphs), cells), base or "series"))
+            row.append((fit(spark(trend, cells, look.glyphs), cells), base or "spark"))
         else:
             text = _CELLS[column.key](job)
             row.append((fit(text, cells, column.align, look.glyphs.ellipsis), base))

@@ -25,9 +25,13 @@ def _pair(used: float | None, total: float | None, unit: str, scale: float = 1.0
     return f"{used / scale:.0f}/{total / scale:.0f}{unit}" if total is not None else f"{used / scale:.0f}{unit}"
 
 
-def gpu_row(gpu: Gpu, width: int, look: Look) -> Row:
+def _name(gpu: Gpu) -> str:
+    return f"{gpu.index} " + clean(gpu.name or "GPU").removeprefix("NVIDIA ")
+
+
+def gpu_row(gpu: Gpu, label: int, width: int, look: Look) -> Row:
     """Busy share as a meter, memory, power, temperature, clock, and why it is slowed down, if it is."""
-    name = fit(f"{gpu.index} {clean(gpu.name or 'GPU')}", min(22, max(6, width // 5)), ellipsis=look.glyphs.ellipsis)
+    name = fit(_name(gpu), label, ellipsis=look.glyphs.ellipsis)
     throttle = " ".join(clean(reason) for reason in gpu.throttle or ())
     figures = (
         f" {percent(gpu.utilization, 0):>4}%"
@@ -43,13 +47,17 @@ def gpu_row(gpu: Gpu, width: int, look: Look) -> Row:
     )
 
 
+def _label(every: Sequence[Gpu], width: int) -> int:
+    return min(max(len(_name(gpu)) for gpu in every), max(6, width // 5))
+
+
 def gpus(job: Job, reason: str | None, width: int, height: int, look: Look, focused: bool = False) -> list[Row]:
     """The job's own GPUs, or why there are none to show."""
     rows = [heading("GPU", [], width, look, focused)]
     if not job.gpus:
         why = job.unavailable.get("gpus") or reason or "this job trains on no GPU that NVML knows"
         return [*rows, *absent(why, width, look)][:height]
-    return [*rows, *(gpu_row(gpu, width, look) for gpu in job.gpus)][:height]
+    return [*rows, *(gpu_row(gpu, _label(job.gpus, width), width, look) for gpu in job.gpus)][:height]
 
 
 def all_gpus(
@@ -60,7 +68,7 @@ def all_gpus(
         return absent(reason or "NVML told of no GPU", width, look)
     rows: list[Row] = []
     for gpu in every:
-        rows.append(gpu_row(gpu, width, look))
+        rows.append(gpu_row(gpu, _label(every, width), width, look))
         owner = owners.get(gpu.uuid, "no job of bsmon")
         activity = "  ".join(
             f"{name} {percent(share, 0)}%"

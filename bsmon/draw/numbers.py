@@ -34,6 +34,14 @@ def rate(value: float | None) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
+def span(seconds: float) -> str:
+    """A round length of time: 30s, 10m, 1h, 1d."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= length:
+            return f"{seconds / length:.3g}{unit}"
+    return f"{seconds:.3g}s"
+
+
 def multiple(value: float | None) -> str:
     """A ratio: 0.8x, 2.2x, 140x."""
     if value is None or not math.isfinite(value):

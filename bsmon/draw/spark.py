@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 
 from bsmon.draw.chart import Values, columns_of
 from bsmon.draw.look import Glyphs
 
 
 def spark(values: Values, width: int, glyphs: Glyphs, top: float | None = None) -> str:
-    """Columns from zero to ``top`` (the largest value, if not given); a gap is a blank."""
+    """Columns from zero to ``top``; a gap is a blank. Without a top a steady series stands at two thirds."""
     columns = columns_of(values, width)
     known = [value for value in columns if value is not None and math.isfinite(value)]
-    full = top or max(known, default=0.0)
+    full = top or max([*known, 1.5 * median(known)], default=0.0) if known else 0.0
     return "".join(_level(value, full, glyphs.spark) for value in columns)
 
 

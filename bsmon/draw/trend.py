@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bsmon.draw.axis import Scale, hold
 from bsmon.draw.cells import Row, clean, fit, wrap
 from bsmon.draw.chart import Limit, Values, chart
 from bsmon.draw.header import heading
 from bsmon.draw.look import Look
-from bsmon.draw.numbers import compact
-from bsmon.units import age
+from bsmon.draw.numbers import span
 
 
 def known(values: Values) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def scale_for(previous: Scale | None, values: Values, limits: Sequence[Limit], from_zero: bool, height: int) -> Scale:
+def scale_for(previous: Scale | None, values: Values, limits: Sequence[Limit], from_zero: bool) -> Scale:
     """The axis for these values; a limit is drawn in only when the data comes near it."""
     data = known(values)
     top = max(data, default=0.0)
     near = [limit.value for limit in limits if top and limit.value <= 2 * top]
-    return hold(previous, [*data, *near], from_zero, max(2, height // 2))
+    return hold(previous, [*data, *near], from_zero)
 
 
 def trend(
@@ -36,7 +35,7 @@ def trend(
     height: int,
     look: Look,
     limits: Sequence[Limit] = (),
-    form: Callable[[float], str] = compact,
+    percent: bool = False,
     reason: str = "",
     focused: bool = False,
     style: str = "series",
@@ -45,8 +44,8 @@ def trend(
     rows = [heading(title, value, width, look, focused)]
     if not known(values) and reason:
         return [*rows, *absent(reason, width, look)][:height]
-    ends = (f"-{age(seconds)}", "now ")
-    return rows + chart(values, width - 1, height - 1, scale, look.glyphs, limits, style, form, ends)
+    ends = (f"-{span(seconds)}", "now ")
+    return rows + chart(values, width - 1, height - 1, scale, look.glyphs, limits, style, percent, ends)
 
 
 def absent(reason: str, width: int, look: Look) -> list[Row]:

@@ -11,7 +11,7 @@ from bsmon.draw.marks import Standing
 from bsmon.draw.numbers import compact, exact
 from bsmon.model import Job
 
-INDENT = 8
+INDENT = 10
 
 
 def identity(job: Job, state: Standing, now: float, width: int, look: Look) -> Row:
