@@ -15,7 +15,7 @@ import msgspec
 
 from bsmon import __version__
 from bsmon.commands.base import UNAVAILABLE, WARNING, WELL, CommandError, Parser
-from bsmon.commands.run import interpreter
+from bsmon.commands.run import has, interpreter
 from bsmon_agent import wire
 
 MARKS = {"ok": "  ", "note": "~ ", "warn": "! ", "bad": "X "}
@@ -95,15 +95,13 @@ def _version(package: str) -> str | None:
 
 def _training_python() -> Iterator[Finding]:
     """What ``bsmon run SCRIPT`` would run in."""
-    from bsmon.commands.run import Request, has
-
     try:
-        python = interpreter(Request(target=["script.py"]))
+        python = interpreter(None, [])
     except CommandError as error:
-        first, _, rest = str(error).partition("; ")
-        yield Finding("bsmon run", "warn", first, " ".join(rest.split()))
+        cause, _, rest = str(error).partition("; ")
+        yield Finding("bsmon run", "warn", cause, " ".join(rest.split()))
         return
-    _, torch = has(python)
+    torch = has(python)[1]
     cure = None if torch else f"{python} -m pip install torch, or `bsmon run --python PYTHON` with one that has it"
     yield Finding("bsmon run", "ok" if torch else "note", f"{python}{'' if torch else ' has no torch'}", cure)
 

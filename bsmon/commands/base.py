@@ -61,11 +61,12 @@ def refuse_sources(sources: list[str]) -> None:
 @contextmanager
 def watching(log: bool = False) -> Iterator[Monitor]:
     """A monitor on this host's jobs and GPUs; ``log``: it keeps the alert log."""
+    from bsmon.services.alert_log import AlertLog
     from bsmon.services.monitor import Monitor
     from bsmon.sources.live import LiveSource
     from bsmon.sources.nvml import NvmlSource
 
-    monitor = Monitor([LiveSource(), NvmlSource()], alert_log=_alert_log() if log else None)
+    monitor = Monitor([LiveSource(), NvmlSource()], alert_log=AlertLog() if log else None)
     monitor.start()
     try:
         yield monitor

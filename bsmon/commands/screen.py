@@ -6,14 +6,15 @@ import argparse
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, refuse_sources, watching
 
 if TYPE_CHECKING:
     from bsmon.demo.start import Training
 
-GLYPHS = ("braille", "block", "ascii")
+Glyphs = Literal["braille", "block", "ascii"]
+GLYPHS: tuple[Glyphs, ...] = get_args(Glyphs)
 INSTALL = "pip install 'bsmon[demo]'"
 
 
@@ -73,7 +74,7 @@ def has_screen() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _show(glyphs: str, until: list[Training] | None = None) -> int:
+def _show(glyphs: Glyphs, until: list[Training] | None = None) -> int:
     if not has_screen():
         return _plain(until)
     from bsmon.tui.app import BsmonApp

@@ -81,7 +81,7 @@ def _start(name: str, module: str, steps: int | None, folder: Path) -> Training:
 
 
 def _leash() -> Callable[[], None]:
-    """What the child does before it becomes the training: it asks to be killed when its parent dies, however it dies."""
+    """What the child does before it becomes the training: it asks to be killed when its parent dies."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl
 
