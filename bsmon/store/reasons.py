@@ -13,6 +13,8 @@ from bsmon.model import Hello, Job
 RATES = ("tokens_per_s", "samples_per_s", "eta_s")
 PER_JOB = (*RATES[:2], "batch.data_parallel", "batch.global_samples", "batch.global_tokens")
 
+GROUPS = ("step_time_s", "phases_s", "batch", "model", "mfu", "memory", "overhead")
+
 # What can be said where nothing more exact is known. A path stands for all below it.
 DEFAULTS = {
     "ranks": "not reported by that process",
@@ -41,6 +43,7 @@ DEFAULTS = {
     "mfu": "needs the FLOPs of the model and the GPU's peak: not measured on this device",
     "noise.phi_high": "the signal cannot be told from zero: there is no upper end",
     "noise": "not measured",
+    "moe.layers": "this router does not tell",
     "moe": "no router was found in the model",
     "eta_s": "the number of steps is not known; give it with attach(total_steps=…)",
     "total_steps": "not known; give it with attach(total_steps=…)",
@@ -81,8 +84,13 @@ class Reasons:
         self._said.update(dict.fromkeys(PER_JOB, reason))
 
     def of(self, job: Job) -> dict[str, str]:
-        """A reason for every value of the job that is None, and for the lists that are empty for a reason."""
-        found = {path: self._why(path) for path in missing(job) if not path.startswith("regime")}
+        """A reason for every value of the job that is None, for groups of which nothing is known, for empty lists."""
+        gaps = [path for path in missing(job) if not path.startswith("regime")]
+        found = {path: self._why(path) for path in gaps}
+        for group in GROUPS:
+            inside = [path for path in gaps if path.startswith(group + ".")]
+            if inside and len(inside) == len(getattr(job, group).__struct_fields__):
+                found[group] = found[inside[0]]
         if not job.gpus and self._gpus:
             found["gpus"] = self._gpus
         return found | {path: reason for path, reason in self._said.items() if path.startswith("user.")}
@@ -116,7 +124,7 @@ def missing(value: Any, path: str = "") -> Iterator[str]:
             if name != "unavailable":
                 yield from missing(getattr(value, name), f"{path}.{name}" if path else name)
     elif isinstance(value, list):
-        for index, item in enumerate(value):
+        for index, item in enumerate(value if value and not isinstance(value[0], (int, str)) else ()):
             yield from missing(item, f"{path}.{index}")
     elif isinstance(value, dict):
         for name, item in value.items():

@@ -1,0 +1,165 @@
+"""The heart of every view: sources feed the fleet, the fleet is diagnosed once a second, readers get snapshots."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from bsmon.config import KEPT_SECONDS
+from bsmon.diagnosis.alerts import AlertEngine
+from bsmon.diagnosis.engine import Engine
+from bsmon.diagnosis.features import features_of, window_seconds
+from bsmon.model import Alert, Job, Regime, Snapshot
+from bsmon.services.alert_log import AlertLog
+from bsmon.sources.base import Source
+from bsmon.store import Bucket, Fleet
+
+DIAGNOSE_EVERY = 1.0  # seconds
+VIEW_EVERY = 0.1  # seconds, at least
+FIRST_LOOK = 3.0  # seconds that sources may take to tell their history before the first diagnosis
+REPLAYED = 90  # moments of the history at which a first look diagnoses
+AT_REST = ("lost", "finished")
+
+
+class Monitor:
+    """Owned by one thread, which calls ``tick``; a snapshot never changes once it was handed out."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        clock: Callable[[], float] = time.time,
+        alert_log: AlertLog | None = None,
+    ) -> None:
+        self.fleet = Fleet()
+        self._sources = list(sources)
+        self._clock = clock
+        self._log = alert_log
+        self._engine = Engine()
+        self._alerts = AlertEngine()
+        self._regimes: dict[str, Regime] = {}
+        self._raised: list[Alert] = []
+        self._host = socket.gethostname()
+        self._began = clock()
+        self._diagnosed: float | None = None
+        self._viewed: float | None = None
+        self._seen_revision = -1
+        self._revision = 0
+        self._snapshot = Snapshot(time=self._began, host=self._host)
+
+    def start(self) -> None:
+        self._began = self._clock()
+        for source in self._sources:
+            source.start(partial(self.fleet.ingest, source=source.name))
+
+    def stop(self) -> None:
+        for source in self._sources:
+            source.stop()
+
+    @property
+    def settled(self) -> bool:
+        """Every source has looked once and told the history of what it found."""
+        return all(source.settled for source in self._sources)
+
+    @property
+    def revision(self) -> int:
+        """Grows with every snapshot that differs from the one before."""
+        return self._revision
+
+    def looked_at(self) -> list[str]:
+        """Where jobs were looked for, and what was found there."""
+        return [line for source in self._sources for line in source.looked_at]
+
+    def snapshot(self) -> Snapshot:
+        """The newest; made by ``tick``."""
+        return self._snapshot
+
+    def series(self, job_id: str, metric: str, start: float, end: float, buckets: int) -> list[Bucket | None]:
+        return self.fleet.series(job_id, metric, start, end, buckets)
+
+    def acknowledge(self, alert_id: str) -> None:
+        if self._alerts.acknowledge(alert_id):
+            self._raised = self._alerts.alerts()
+            self._log_alerts(self._clock(), self._snapshot.jobs)
+            self._view(self._snapshot.time, self._snapshot.jobs)
+
+    def tick(self) -> None:
+        """Look at what has come; diagnose if a second has gone by. Cheap when nothing is new."""
+        now = self._clock()
+        due = self._diagnosed is None or not 0 <= now - self._diagnosed < DIAGNOSE_EVERY
+        if self._viewed is not None and 0 <= now - self._viewed < VIEW_EVERY:
+            return
+        if not due and self.fleet.revision == self._seen_revision:
+            return
+        self._seen_revision = self.fleet.revision
+        jobs = self.fleet.jobs(now)
+        if due and self._ready(now):
+            if self._diagnosed is None:
+                self._replay(now)
+            self._diagnose(now, jobs, DIAGNOSE_EVERY)
+            self._diagnosed = now
+            self._log_alerts(now, jobs)
+        self._view(now, jobs)
+
+    def _ready(self, now: float) -> bool:
+        """Whether the first diagnosis may begin: with every history at hand, since it is replayed only once."""
+        return self._diagnosed is not None or self.settled or not 0 <= now - self._began < FIRST_LOOK
+
+    def _replay(self, now: float) -> None:
+        """Diagnose the recent past as if it had been watched, so that a first look has its verdicts and alerts."""
+        oldest = self.fleet.oldest()
+        if oldest is None:
+            return
+        span = min(KEPT_SECONDS, now - oldest)
+        step = max(DIAGNOSE_EVERY, span / REPLAYED)
+        moment = now - span
+        while moment < now - step / 2:
+            self._diagnose(moment, self.fleet.jobs(moment), step)
+            moment += step
+
+    def _diagnose(self, now: float, jobs: list[Job], held: float) -> None:
+        """Regimes and alerts at ``now``; ``held``: seconds since the moment before."""
+        for job in jobs:
+            seconds = window_seconds(job.step_time_s.median)
+            windows = self.fleet.window(job.id, now, seconds)
+            self._regimes[job.id] = self._engine.update(job.id, features_of(windows, job), now)
+            if job.state not in AT_REST:
+                self.fleet.note(job.id, "phi", now, job.noise.phi, held)
+                self.fleet.note(job.id, "load_cv", now, job.moe.load_cv if job.moe else None, held)
+        known = {job.id for job in jobs}
+        self._engine.keep(known)
+        self._regimes = {job_id: regime for job_id, regime in self._regimes.items() if job_id in known}
+        self._raised = self._alerts.update(now, _with_regimes(jobs, self._regimes))
+
+    def _log_alerts(self, now: float, jobs: list[Job]) -> None:
+        if self._log is not None:
+            self._log.note(now, self._raised, {job.id: job.name for job in jobs})
+
+    def _view(self, now: float, jobs: list[Job]) -> None:
+        """Put together what readers see."""
+        gpus = self.fleet.gpus(now)
+        self._snapshot = Snapshot(
+            time=now,
+            host=self._host,
+            agent_versions=self.fleet.agent_versions(),
+            jobs=_with_regimes(jobs, self._regimes),
+            gpus=gpus.found,
+            alerts=list(self._raised),
+            unavailable=self._problems(gpus.reason),
+        )
+        self._viewed = now
+        self._revision += 1
+
+    def _problems(self, gpus: str | None) -> dict[str, str]:
+        found = {"gpus": gpus} if gpus else {}
+        found |= {f"sources.{source.name}": source.problem for source in self._sources if source.problem}
+        if self._log is not None and self._log.problem:
+            found["alerts"] = self._log.problem
+        return found
+
+
+def _with_regimes(jobs: list[Job], regimes: dict[str, Regime]) -> list[Job]:
+    return [msgspec.structs.replace(job, regime=regimes[job.id]) if job.id in regimes else job for job in jobs]
