@@ -63,6 +63,7 @@ class RouterInfo(Struct, frozen=True, omit_defaults=True):
     tag: Literal["exact", "derived", "logits-only", "unsupported", "unknown"] = "unknown"
     reason: Text | None = None
     calls: Count | None = None
+    classes: Small | None = None  # what the router scores, where that is more than its experts (skip, zero experts)
 
 
 class Hello(Struct, frozen=True, omit_defaults=True):
@@ -112,6 +113,7 @@ class MoeCounts(Struct, frozen=True, omit_defaults=True):
     entropy: float | None = None
     probability: Annotated[list[float], Meta(max_length=4096)] | None = None
     calls: Count | None = None
+    groups: Count | None = None
 
 
 class NoiseSample(Struct, frozen=True, omit_defaults=True):

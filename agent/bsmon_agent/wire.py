@@ -80,6 +80,7 @@ MOE_FIELDS = (
     "entropy",  # float: mean router entropy over the tokens, nats
     "probability",  # [E] float: mean router probability
     "calls",  # int: router calls counted, one a micro-batch
+    "groups",  # int: how often an expert's capacity applied afresh: calls, or sequences
 )
 
 NOISE_FIELDS = (

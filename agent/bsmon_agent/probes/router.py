@@ -1,0 +1,156 @@
+"""Counts what the routers of a mixture-of-experts model do, in the steps that the governor gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bsmon_agent import wire
+from bsmon_agent.probes.base import Probe
+from bsmon_agent.routers import wraps
+from bsmon_agent.routers.blind import compiler_ran, why_uncalled
+from bsmon_agent.routers.counter import Counter, Start
+from bsmon_agent.routers.find import find
+from bsmon_agent.routers.padding import padding_of
+from bsmon_agent.routers.tally import UnreadableError, tally
+
+
+class Landing(dict[str, Any]):
+    """One router's entry in a record. It is given tensors; once all of them have been read (see
+    ``reductions.Lagged``) it turns into the fields of ``wire.MOE_FIELDS``.
+    """
+
+    def __init__(self, layer: int, counter: Counter, start: Start, whole: bool, why: str) -> None:
+        delta = counter.since(start)
+        super().__init__(layer=layer, ints=delta.ints, floats=delta.floats)
+        self._counter, self._host, self._whole, self._why = counter, delta.host, whole, why
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        if not any(isinstance(self.get(name), Tensor) for name in ("ints", "floats")):
+            self._settle(self.pop("ints"), self.pop("floats"))
+
+    def _settle(self, ints: list[int] | None, floats: list[float] | None) -> None:
+        counter = self._counter
+        if ints is None or floats is None:
+            return
+        try:
+            counted = tally(counter.experts, ints, floats, self._host)
+        except UnreadableError as why:
+            counter.trouble = str(why)
+            return
+        traced = bool(counted) and not any(self._host)
+        if traced and not self._whole and not counter.traced:
+            counted = {}  # compiled, so it counted in steps that were not looked at; the next look knows
+        counter.trouble = None if counted or traced else self._why
+        counter.traced = traced if counted or traced else counter.traced
+        counter.capacity = counted.pop("capacity", counter.capacity)
+        self.update({name: value for name, value in counted.items() if name in wire.MOE_FIELDS and value is not None})
+
+
+class RouterProbe(Probe):
+    """Owns a counter for each router of the trained module."""
+
+    name = "router"
+    optional = True
+    training_only = True
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self.padding: Tensor | None = None
+        self._armed = True
+        self._root: nn.Module | None = None
+        self._counters: list[Counter] = []
+        self._starts: list[Start] = []
+        self._whole = True  # the starts were taken where the step before ended
+        self._saved: list[tuple[Counter, Tensor, Tensor]] = []
+        self._wraps: list[Any] = []
+        self._forwards = {True: 0, False: 0}
+
+    @property
+    def armed(self) -> bool:
+        return self._armed
+
+    @armed.setter
+    def armed(self, value: bool) -> None:
+        if value and not self._armed:
+            self._whole = False
+            self._starts = [
+                counter.start() if counter.traced else start
+                for counter, start in zip(self._counters, self._starts, strict=True)
+            ]
+        self._armed = value
+
+    def model_found(self, root: Any, optimizer: Any) -> None:
+        if root is self._root or not isinstance(root, nn.Module):
+            return
+        self.remove()
+        sites = find(root)[: wire.MAX_LAYERS]
+        self._root, self._wraps = root, wraps.acquire(sites)
+        self._counters = [Counter(site, self) for site in sites]
+        self._starts = [counter.start() for counter in self._counters]
+        self._whole = True
+
+    def remove(self) -> None:
+        for counter in self._counters:
+            counter.remove()
+        wraps.release(self._wraps)
+        self._counters, self._starts, self._wraps, self._root = [], [], [], None
+
+    def forward_begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._counters and self._armed:
+            self._forwards[bool(module.training)] += 1
+            self.padding = padding_of(module, args, kwargs)
+
+    def forward_end(self, module: Any) -> None:
+        self.padding = None
+
+    def backward_begin(self, roots: tuple[Any, ...]) -> None:
+        """A compiled region inside a checkpoint counts again when it is recomputed; what a backward adds is undone."""
+        if self._armed and compiler_ran():
+            may_recount = [counter for counter in self._counters if counter.traced is not False]
+            self._saved = [(counter, counter.ints.clone(), counter.floats.clone()) for counter in may_recount]
+
+    def backward_end(self, failed: bool) -> None:
+        with torch.no_grad():
+            for counter, ints, floats in self._saved:
+                counter.ints.copy_(ints)
+                counter.floats.copy_(floats)
+        self._saved = []
+
+    def collect(self, record: dict[str, Any]) -> None:
+        if not self._counters or not self._armed:
+            return
+        record["moe"] = [
+            Landing(number, counter, start, self._whole, why_uncalled(self._forwards, self.training_only))
+            for number, (counter, start) in enumerate(zip(self._counters, self._starts, strict=True))
+            if counter.reason is None
+        ]
+        self._starts = [counter.start() for counter in self._counters]
+        self._forwards = {True: 0, False: 0}
+        self._whole = True
+
+    def describe(self, hello: dict[str, Any]) -> None:
+        hello["routers"] = [_info(counter) for counter in self._counters]
+
+
+def _info(counter: Counter) -> dict[str, Any]:
+    """The app's ``RouterInfo``."""
+    site, facts = counter.site, counter.site.facts()
+    reason = counter.reason or counter.trouble
+    info = {
+        "name": site.name[: wire.MAX_NAME],
+        "router": site.router[: wire.MAX_NAME],
+        "experts": counter.experts or facts.experts,
+        "top_k": facts.top_k or (counter.seen[1] if counter.seen else None),
+        "capacity_factor": facts.capacity_factor,
+        "capacity": counter.capacity or facts.capacity,
+        "dropless": facts.dropless,
+        "classes": facts.classes,
+        "tag": "unsupported" if reason else site.tag,
+        "reason": reason,
+        "calls": counter.host[0],
+    }
+    return {name: value for name, value in info.items() if value is not None}

@@ -1,0 +1,226 @@
+"""Counts what one router does, on its own device, without a synchronisation.
+
+A forward hook reads the call through the site's adapter and adds to two small tensors; they are never read here. It
+counts forward passes only: recomputation by any kind of activation checkpointing runs inside a backward, which the
+graph task tells. Under selective checkpointing an operator of ours that ran in one of the two passes would shift the
+library's cache of results and corrupt gradients without a word, so the hook works with gradients and all modes off.
+Inside a compiled region it is traced into the graph instead: tensor operations only, no Python state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from bsmon_agent.patches import Callback
+from bsmon_agent.routers.reading import Call, Choice, Ids, Reading, describe
+from bsmon_agent.routers.registry import Site
+from bsmon_agent.routers.tally import PLACE, SCALARS
+
+MOST = 2048  # tokens a call whose entropy is worked out; more are taken evenly spaced
+
+
+class Owner(Protocol):
+    """Who counts: the router probe of a job, or a watch."""
+
+    @property
+    def armed(self) -> bool: ...
+
+    spent: int  # ns in hooks
+    training_only: bool
+    padding: Tensor | None  # [T] bool, true at padding, of the forward pass that is running
+
+
+class Start(NamedTuple):
+    """Where a counter stood at some moment."""
+
+    ints: Tensor
+    host: list[int]
+
+
+class Delta(NamedTuple):
+    """What it counted since: tensors [3 (E + 1) + scalars] and [2], and scalars that Python counted."""
+
+    ints: Tensor
+    floats: Tensor
+    host: list[int]
+
+
+class Counter:
+    """The hook on one router, and what it has counted since it was put there."""
+
+    def __init__(self, site: Site, owner: Owner) -> None:
+        self.site = site
+        self.owner = owner
+        self.reason: str | None = None  # why it can't be read; then the hook does nothing
+        self.trouble: str | None = None  # why what it counted last can't be used
+        self.traced: bool | None = None  # is it part of a compiled region? Not known before it was called
+        self.capacity: int | None = None
+        self.seen: tuple[int, int] | None = None  # experts and choices of the first call
+        facts = site.facts()
+        self.experts = facts.experts or 0
+        self.host = [0] * len(SCALARS)
+        self._allocate(_device(site.module))
+        self.handle = site.module.register_forward_hook(Callback(self._hook), with_kwargs=True)
+
+    def _allocate(self, device: torch.device) -> None:
+        self.ints = torch.zeros(3 * (self.experts + 1) + len(SCALARS), dtype=torch.int64, device=device)
+        self.floats = torch.zeros(2, dtype=torch.float32, device=device)
+
+    def remove(self) -> None:
+        self.handle.remove()
+
+    def start(self) -> Start:
+        """Count from here."""
+        with torch.no_grad():
+            self.floats.zero_()
+            return Start(self.ints.clone(), self.host.copy())
+
+    def since(self, start: Start) -> Delta:
+        """What was counted since the newest start, without waiting for the device; the hook goes on."""
+        with torch.no_grad():
+            same = start.ints.shape == self.ints.shape  # else the first call, after the start, told the size
+            ints = self.ints - start.ints.to(self.ints.device) if same else self.ints.clone()
+            host = [after - before for after, before in zip(self.host, start.host, strict=True)]
+            return Delta(ints, self.floats.clone(), host)
+
+    def forgive(self) -> None:
+        """Try again to read a router that could not be read."""
+        self.reason = self.seen = self.trouble = None
+
+    # ------------------------------------------------------------ the hook
+
+    def _hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if torch.compiler.is_compiling():
+            if module.training or not self.owner.training_only:
+                self._traced(Call(args, kwargs, output))
+            return
+        if not self.owner.armed or self.reason is not None:
+            return
+        if torch._C._current_graph_task_id() != -1 or (self.owner.training_only and not module.training):
+            return
+        start = time.perf_counter_ns()
+        with torch.no_grad(), _disable_current_modes():
+            self._eager(Call(args, kwargs, output))
+        self.owner.spent += time.perf_counter_ns() - start
+
+    def _traced(self, call: Call) -> None:
+        with torch.no_grad():
+            reading = self.site.adapter.read(self.site, call)
+            if isinstance(reading, str) or reading.experts != self.experts:
+                self._scalar("refused").add_(1)
+                return
+            scored = self._add(reading, None)
+            for name, value in _constants(reading, scored, 0).items():
+                self._scalar(name).add_(value)
+
+    def _eager(self, call: Call) -> None:
+        try:
+            reading = self.site.adapter.read(self.site, call)
+            self.reason = reading if isinstance(reading, str) else self._strange(reading)
+            if self.reason is None:
+                assert isinstance(reading, Reading)
+                self._count(reading)
+        except Exception as error:  # a router nobody knew must never stop a training
+            self.reason = f"its output {describe(call.output)} could not be read: {error}"[:400]
+
+    def _strange(self, reading: Reading) -> str | None:
+        """Why this call does not go with those before it."""
+        now = reading.experts, reading.top_k
+        if self.seen is not None and self.seen != now:
+            return "its output changed from {} experts and {} choices a token to {} and {}".format(*self.seen, *now)
+        if self.seen is None:
+            self.seen = now
+            if reading.experts != self.experts:
+                self.experts = reading.experts
+                self._allocate(self.ints.device)
+        device = _device_of(reading)
+        if device is not None and device != self.ints.device:
+            self.ints, self.floats = self.ints.to(device), self.floats.to(device)
+        return None
+
+    def _count(self, reading: Reading) -> None:
+        padding = self.owner.padding
+        if padding is not None and padding.shape[0] != reading.tokens:
+            padding = None
+        scored = self._add(reading, padding)
+        for name, value in _constants(reading, scored, int(padding is not None)).items():
+            self.host[PLACE[name]] += value
+
+    # ------------------------------------------------------------ adding up
+
+    def _add(self, reading: Reading, padding: Tensor | None) -> int:
+        """Add one call to the tensors; answers how many tokens' entropies went in."""
+        if reading.assigned is not None:
+            reading.assigned.add_to(self._block(0))
+            if padding is not None:
+                reading.assigned.add_to(self._block(2), padding)
+        if isinstance(reading.kept, Tensor):
+            self._block(1)[:-1].add_(reading.kept)
+        elif reading.kept is not None:
+            reading.kept.add_to(self._block(1))
+            self._scalar("lost").add_(_lost(reading.assigned, reading.kept, self.experts))
+        for name in ("skipped", "doubt"):
+            count = getattr(reading, name)
+            if count is not None:
+                self._scalar(name).add_(count)
+        if reading.weights is not None:
+            self.floats[1].add_(reading.weights.sum().float() * 0)  # stays 0 unless something is not finite
+        if reading.scores is None:
+            return 0
+        entropy, scored = reading.scores.entropy(MOST)
+        self.floats[0].add_(entropy)
+        return scored
+
+    def _block(self, number: int) -> Tensor:
+        size = self.experts + 1
+        return self.ints[number * size : (number + 1) * size]
+
+    def _scalar(self, name: str) -> Tensor:
+        return self.ints[3 * (self.experts + 1) + PLACE[name]]
+
+
+def _lost(assigned: Choice | None, kept: Choice, experts: int) -> Tensor:
+    """Tokens that had an expert and kept none."""
+    none_left = kept.per_token(experts) == 0
+    if assigned is not None:
+        none_left = none_left & (assigned.per_token(experts) > 0)
+    return none_left.sum()
+
+
+def _constants(reading: Reading, scored: int, masked: int) -> dict[str, int]:
+    """What a call adds whose size Python knows."""
+    return {
+        "calls": 1,
+        "tokens": reading.tokens,
+        "assignments": reading.tokens * reading.top_k,
+        "groups": reading.groups,
+        "capacity": reading.capacity or 0,
+        "scored": scored,
+        "masked": masked,
+        "assigned": int(reading.assigned is not None),
+        "kept": int(reading.kept is not None),
+        "tokenwise": int(reading.kept is not None and not isinstance(reading.kept, Tensor)),
+        "sightless": int(not reading.shows_drops),
+        "unsplit": int(not reading.splits),
+    }
+
+
+def _device(module: nn.Module) -> torch.device:
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def _device_of(reading: Reading) -> torch.device | None:
+    choice = reading.assigned if reading.assigned is not None else reading.kept
+    if isinstance(choice, Tensor):
+        return choice.device
+    if isinstance(choice, Ids):
+        return choice.ids.device
+    return None if choice is None else choice.mask.device

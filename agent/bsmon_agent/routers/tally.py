@@ -1,0 +1,86 @@
+"""From two raw tensors of a counter, read, to the fields that go on the wire (``wire.MOE_FIELDS``)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SCALARS = (
+    "calls",
+    "tokens",
+    "assignments",  # tokens x K
+    "groups",
+    "capacity",  # sum over calls
+    "scored",  # tokens whose entropy was added
+    "masked",  # calls of which it is known what was padding
+    "assigned",  # calls that showed what was chosen, then those that showed …
+    "kept",
+    "tokenwise",  # … which token was kept where
+    "sightless",  # calls after which the experts may drop unseen
+    "unsplit",  # calls whose missing choices may be policy or capacity
+    "skipped",
+    "lost",
+    "doubt",
+    "refused",
+)
+PLACE = {name: position for position, name in enumerate(SCALARS)}
+
+
+class UnreadableError(Exception):
+    """What was counted can't be trusted; the text says why."""
+
+
+def tally(experts: int, ints: list[int], floats: list[float], host: list[int]) -> dict[str, Any]:
+    """The counted fields of one router, without its name. An empty dict: it was not called.
+
+    ``ints`` is [3 (E + 1) + scalars], ``floats`` is [entropy sum, 0 or NaN], ``host`` adds to the scalars.
+    """
+    size = experts + 1
+    scalars = [device + python for device, python in zip(ints[3 * size :], host, strict=True)]
+    count = {name: scalars[place] for name, place in PLACE.items()}
+    if count["refused"]:
+        raise UnreadableError("its output had an unexpected shape inside a compiled region")
+    if not count["calls"]:
+        return {}
+    if any(not math.isfinite(value) for value in floats):
+        raise UnreadableError("NaN or infinity in its output")
+    blocks = [ints[number * size : number * size + experts] for number in range(3)]
+    fields: dict[str, Any] = {name: count[name] for name in ("tokens", "calls", "groups")}
+    fields |= _choices(count, *blocks)
+    if count["scored"]:
+        fields["entropy"] = floats[0] / count["scored"]
+    if count["capacity"]:
+        fields["capacity"] = count["capacity"] // count["calls"]
+    return fields
+
+
+def _choices(count: dict[str, int], chosen: list[int], kept: list[int], padding: list[int]) -> dict[str, Any]:
+    """What was chosen, kept, dropped. A choice that never shows is missing by policy or by capacity."""
+    calls, nominal, skipped = count["calls"], count["assignments"], count["skipped"]
+    trusted = count["assigned"] == calls and not count["doubt"]
+    shows_kept = count["kept"] == calls
+    if trusted and not shows_kept and sum(chosen) < nominal - skipped:
+        trusted, shows_kept, kept = False, True, chosen  # the router itself hides what it dropped
+    fields: dict[str, Any] = {"assignments": nominal - skipped, "policy_skipped": skipped}
+    if trusted:
+        fields["assigned"] = chosen
+        if count["masked"] == calls:
+            fields["padding"] = padding
+    if shows_kept:
+        fields |= _drops(count, fields["assignments"], kept)
+    elif not count["sightless"]:
+        fields |= {"dropped": 0, "fully_dropped": 0}
+    return fields
+
+
+def _drops(count: dict[str, int], assignments: int, kept: list[int]) -> dict[str, Any]:
+    missing = assignments - sum(kept)
+    fields: dict[str, Any] = {"kept": kept}
+    if count["sightless"]:
+        return fields
+    if count["unsplit"] and missing:
+        return fields | {"policy_skipped": None, "missing": missing}
+    fields["dropped"] = missing
+    if count["tokenwise"] == count["calls"]:
+        fields["fully_dropped"] = count["lost"]
+    return fields
