@@ -75,16 +75,15 @@ def watching(log: bool = False) -> Iterator[Monitor]:
 
 
 def settle(monitor: Monitor, wait: float | None = None) -> None:
-    """Tick until the sources have told what they know, or with ``wait``, until every job found has a step."""
-    begun = time.monotonic()
-    while True:
-        monitor.tick()
-        waited = time.monotonic() - begun
-        if waited >= (SETTLE if wait is None else wait):
-            return
-        if monitor.settled and (wait is None or _all_stepped(monitor)):
-            return
+    """Until the sources have told what they know; with ``wait``, until every job found has a step as well."""
+    from bsmon.services.monitor import VIEW_EVERY
+
+    until = time.monotonic() + (SETTLE if wait is None else wait)
+    while not (monitor.settled and (wait is None or _all_stepped(monitor))) and time.monotonic() < until:
         time.sleep(LOOK)
+        monitor.tick()
+    time.sleep(VIEW_EVERY)
+    monitor.tick()  # with all that has come
 
 
 def _all_stepped(monitor: Monitor) -> bool:
