@@ -75,12 +75,18 @@ def listen(path: Path) -> socket.socket:
 
 
 def write_entry(path: Path, entry: dict[str, Any]) -> None:
-    """Put an entry in its place at one stroke, readable by its owner only. Raises OSError."""
+    """Put an entry in its place at one stroke, readable by its owner only. Raises OSError.
+
+    One that a reader would refuse for its size goes without what the process said last.
+    """
     temporary = path.with_suffix(".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    content = json.dumps(finite(entry))
+    if len(content) > wire.MAX_PAYLOAD:
+        content = json.dumps(finite({**entry, "last": None}))
     try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-            json.dump(finite(entry), file)
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
+            file.write(content)
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)

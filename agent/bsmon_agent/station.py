@@ -34,7 +34,7 @@ class Station:
     def write(self, hello: bytes, state: str, record: bytes | None = None, code: int | None = None) -> None:
         """(Re)write the entry. ``hello`` and ``record``, the newest one, are packed. Raises OSError."""
         known = _unpack(hello)
-        entry = {name: known.get(name) for name in FROM_HELLO} | {
+        entry = {name: known[name] for name in FROM_HELLO if name in known} | {
             "pid": os.getpid(),
             "pid_start": wire.process_start(os.getpid()),
             "host": socket.gethostname(),
