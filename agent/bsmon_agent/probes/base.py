@@ -8,6 +8,8 @@ blocks, nothing that raises on purpose.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 
@@ -23,6 +25,18 @@ class Probe:
     armed = True  # set by the session at the start of each step for optional probes
     spent = 0  # ns in hooks of its own, outside the methods below: it adds, the session takes and zeroes after a step
     repeats = False  # also told of the second and later evaluations of a closure inside one step (LBFGS)
+    failed: Callable[[Probe, Exception], None] | None = None  # set by the session: takes this probe out
+
+    def guarded(self, method: Callable[..., None], *args: Any) -> None:
+        """From a patch or hook of the probe's own: call one of its methods, timed, and never let it raise."""
+        begun = perf_counter_ns()
+        try:
+            method(*args)
+        except Exception as error:
+            if self.failed is not None:
+                self.failed(self, error)
+        finally:
+            self.spent += perf_counter_ns() - begun
 
     def install(self) -> None:
         """Patch or hook what is global (torch is imported by now). Undone by ``remove``."""
@@ -48,8 +62,8 @@ class Probe:
     def step_begin(self, optimizer: Any) -> None:
         """An outermost optimizer step starts; gradients are as the optimizer will see them.
 
-        With a closure this comes after its first evaluation. Steps taken inside a backward (optimizer-in-backward)
-        have neither this nor ``step_end``: only ``collect`` follows.
+        With a closure this comes after its first evaluation. Steps taken inside a backward (optimizer-in-backward) or
+        in compiled code do not have it: there ``step_end`` alone is told, once for all of them.
         """
 
     def step_end(self, optimizer: Any) -> None:
