@@ -9,6 +9,7 @@ import stat
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgpack
@@ -62,6 +63,24 @@ def feed(ledger, count, start=1, pause=0.0):
             time.sleep(pause)
 
 
+@contextmanager
+def training(ledger, pause):
+    """Steps in a thread, one after each pause."""
+    done = threading.Event()
+
+    def loop():
+        while not done.wait(pause):
+            ledger.push(step(ledger.seq + 1))
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def resident():
     """Bytes of memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -102,28 +121,14 @@ def test_history_comes_as_hello_beat_steps_end(viewer, ledger):
 
 def test_joins_at_random_moments_under_load_have_no_gap(publisher, place, context, ledger):
     """Forty viewers come at random moments while 2,000 steps a second are made."""
-    done = threading.Event()
-
-    def train():
-        number = 0
-        while not done.is_set():
-            number += 1
-            ledger.push(step(number))
-            time.sleep(0.0005)
-
-    training = threading.Thread(target=train)
-    training.start()
     chance = random.Random(1)
     joined: list[Viewer] = []
-    try:
+    with training(ledger, 0.0005):
         for _ in range(40):
             time.sleep(chance.uniform(0.06, 0.16))
             joined.append(Viewer(context, entry(place)))
             joined[-1].ask()
             joined[-1].listen(0.005)
-    finally:
-        done.set()
-        training.join()
     time.sleep(0.3)
     for late in joined:
         late.drain()
@@ -139,13 +144,8 @@ def test_joins_at_random_moments_under_load_have_no_gap(publisher, place, contex
 
 
 def test_subscribing_and_hearing_a_hello_before_asking_needs_no_second_question(publisher, place, context, ledger):
-    done = threading.Event()
-    training = threading.Thread(
-        target=lambda: [ledger.push(step(1)) or time.sleep(0.001) for _ in iter(done.is_set, True)]
-    )
-    training.start()
-    try:
-        for _ in range(10):
+    with training(ledger, 0.001):
+        for _ in range(8):
             late = Viewer(context, entry(place))
             late.until(wire.HELLO)
             late.ask()
@@ -154,10 +154,6 @@ def test_subscribing_and_hearing_a_hello_before_asking_needs_no_second_question(
             assert late.holes() == []
             assert min(late.records) == 1
             late.close()
-            time.sleep(0.1)
-    finally:
-        done.set()
-        training.join()
 
 
 def test_a_viewer_that_stopped_reading_holds_nobody_up(publisher, place, context, ledger):

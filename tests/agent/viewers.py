@@ -80,11 +80,11 @@ class Viewer:
                     self.records[record["seq"]] = record
 
     def drain(self) -> None:
-        """Take everything until nothing comes for longer than the agent waits between two messages."""
+        """Take everything until nothing comes for a moment."""
         before = -1
         while len(self.heard) > before:
             before = len(self.heard)
-            self.listen(0.15)
+            self.listen(0.05)
 
     def last(self, topic: bytes) -> Any:
         return next((message for heard, message in reversed(self.heard) if heard == topic), None)

@@ -47,7 +47,7 @@ def identity(name: str | None = None, environ: Mapping[str, str] = os.environ) -
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", called).strip("-.")[:MAX_LABEL] or "job"
     return {
         "name": called,
-        "job": f"{label}-{hashlib.sha1(seed.encode(errors="replace"), usedforsecurity=False).hexdigest()[:6]}",
+        "job": f"{label}-{hashlib.sha1(seed.encode(errors='replace'), usedforsecurity=False).hexdigest()[:6]}",
         "rank": rank,
         "local_rank": local_rank,
         "world_size": world,
