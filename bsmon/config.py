@@ -11,6 +11,7 @@ STALE_AT_LEAST = 2.0  # seconds: short steps arrive in batches, and a scheduler'
 ENDED_KEPT = 3600.0  # seconds that a run which ended before anybody looked is still shown
 WINDOW_STEPS = 20  # a rate is taken over the longer of this many steps …
 WINDOW_SECONDS = 10.0  # … and this many seconds
+WINDOW_MOST = 1000  # … but over no more records than this
 KEPT_SECONDS = 600.0  # of single step records, as far as their number allows
 KEPT_RECORDS = 32768  # step records over all processes
 SESSIONS = 4096  # processes known at one time

@@ -14,18 +14,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from bsmon.config import WINDOW_SECONDS, WINDOW_STEPS
+from bsmon.config import WINDOW_MOST, WINDOW_SECONDS, WINDOW_STEPS
 from bsmon.model import Batch, Phases, Record, StepTime
 
 _PHASES = ("data_wait", "forward", "backward", "optimizer_time", "communication")
 
 
 def recent(records: Sequence[Record], steps: int = WINDOW_STEPS, seconds: float = WINDOW_SECONDS) -> Sequence[Record]:
-    """The newest records: those of the last ``seconds`` before the newest one, but at least ``steps`` of them."""
+    """The newest records: those of the last ``seconds`` before the newest one, at least ``steps``, at most 1000."""
     if not records:
         return records
     by_time = bisect_left(records, records[-1].time - seconds, key=lambda record: record.time)
-    return records[max(0, min(by_time, len(records) - steps)) :]
+    return records[max(0, len(records) - WINDOW_MOST, min(by_time, len(records) - steps)) :]
 
 
 def rate(records: Iterable[Record], count: Literal["tokens", "samples"]) -> float | None:

@@ -19,9 +19,11 @@ from bsmon.sources.base import Source
 from bsmon.store import Bucket, Fleet
 
 DIAGNOSE_EVERY = 1.0  # seconds
-VIEW_EVERY = 0.1  # seconds, at least
+VIEW_EVERY = 0.1  # seconds, at least …
+VIEW_SHARE = 0.2  # … and so seldom that views take no more than this share of a core
 FIRST_LOOK = 3.0  # seconds that sources may take to tell their history before the first diagnosis
-REPLAYED = 90  # moments of the history at which a first look diagnoses
+REPLAYED = 720  # views that a first look makes of the history, over all jobs
+REPLAY_STEP = 5.0  # seconds between two of them, at most
 AT_REST = ("lost", "finished")
 
 
@@ -46,6 +48,7 @@ class Monitor:
         self._began = clock()
         self._diagnosed: float | None = None
         self._viewed: float | None = None
+        self._pause = VIEW_EVERY
         self._seen_revision = -1
         self._revision = 0
         self._snapshot = Snapshot(time=self._began, host=self._host)
@@ -90,19 +93,22 @@ class Monitor:
         """Look at what has come; diagnose if a second has gone by. Cheap when nothing is new."""
         now = self._clock()
         due = self._diagnosed is None or not 0 <= now - self._diagnosed < DIAGNOSE_EVERY
-        if self._viewed is not None and 0 <= now - self._viewed < VIEW_EVERY:
+        if self._viewed is not None and 0 <= now - self._viewed < self._pause:
             return
         if not due and self.fleet.revision == self._seen_revision:
             return
+        begun = time.thread_time()
         self._seen_revision = self.fleet.revision
         jobs = self.fleet.jobs(now)
         if due and self._ready(now):
             if self._diagnosed is None:
                 self._replay(now)
+                begun = time.thread_time()
             self._diagnose(now, jobs, DIAGNOSE_EVERY)
             self._diagnosed = now
             self._log_alerts(now, jobs)
         self._view(now, jobs)
+        self._pause = min(max(VIEW_EVERY, (time.thread_time() - begun) / VIEW_SHARE), DIAGNOSE_EVERY)
 
     def _ready(self, now: float) -> bool:
         """Whether the first diagnosis may begin: with every history at hand, since it is replayed only once."""
@@ -113,8 +119,9 @@ class Monitor:
         oldest = self.fleet.oldest()
         if oldest is None:
             return
-        span = min(KEPT_SECONDS, now - oldest)
-        step = max(DIAGNOSE_EVERY, span / REPLAYED)
+        moments = max(REPLAYED // max(1, self.fleet.size), 12)
+        span = min(KEPT_SECONDS, now - oldest, moments * REPLAY_STEP)
+        step = max(DIAGNOSE_EVERY, span / moments)
         moment = now - span
         while moment < now - step / 2:
             self._diagnose(moment, self.fleet.jobs(moment), step)

@@ -7,6 +7,7 @@ import threading
 from bsmon.config import ENDED_SESSIONS, KEPT_RECORDS, SESSIONS
 from bsmon.model import Beat, Event, Gone, GpuSample, Hello, Job, RankWindow, Steps
 from bsmon.store.buckets import Bucket, together
+from bsmon.store.estimates import Memo
 from bsmon.store.groups import current, group
 from bsmon.store.process import Process, Room, Seen
 from bsmon.store.view import Gpus, data_parallel, view
@@ -37,6 +38,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._processes: dict[str, Process] = {}
         self._samples: dict[str, GpuSample] = {}  # by host
+        self._memo: Memo = {}
         self._revision = 0
         self._runs: dict[str, list[Process]] | None = None  # None: who belongs to which job may have changed
 
@@ -70,7 +72,9 @@ class Fleet:
             runs = {job_id: current(run, now) for job_id, run in self._grouped().items()}
             seen = {job_id: [process.at(now) for process in run] for job_id, run in runs.items() if run}
             samples = dict(self._samples)
-        views = [view(job_id, ranks, _gpus_of(ranks, samples, now), now) for job_id, ranks in seen.items()]
+        memo = {job_id: known for job_id, known in self._memo.items() if job_id in seen}
+        views = [view(job_id, ranks, _gpus_of(ranks, samples, now), now, memo) for job_id, ranks in seen.items()]
+        self._memo = memo
         return sorted(views, key=lambda job: (-(job.started or 0.0), job.id))
 
     def window(self, job_id: str, end: float, seconds: float) -> list[RankWindow]:
@@ -104,6 +108,12 @@ class Fleet:
         """When the oldest record that is still kept ended."""
         with self._lock:
             return min((one.oldest for one in self._processes.values() if one.oldest is not None), default=None)
+
+    @property
+    def size(self) -> int:
+        """How many jobs there are."""
+        with self._lock:
+            return len(self._grouped())
 
     def gpus(self, now: float) -> Gpus:
         """All GPUs of all hosts, or why there are none."""

@@ -99,11 +99,17 @@ class Process:
             heard=min(self.heard, now),
             source=self.source,
             records=self._records[:count],
-            measured=[record for record in self._measured if record.time <= now],
+            measured=self._measured_by(now),
             user=dict(self._user),
             missing=max(self.missing, self.beat.dropped_records if self.beat else 0),
             skipped=self._skipped,
         )
+
+    def _measured_by(self, now: float) -> list[Record]:
+        measured = list(self._measured)
+        if measured and measured[-1].time <= now:
+            return measured
+        return [record for record in measured if record.time <= now]
 
     def between(self, start: float, end: float) -> list[Record]:
         """Records of steps that ended in (start, end]."""

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bsmon.config import LOST_AFTER, STALE_AT_LEAST, STALE_STEPS
-from bsmon.estimators.rates import recent, step_time
 from bsmon.model import JobState
 from bsmon.store.process import Seen
 
 
-def process_state(seen: Seen, now: float) -> JobState:
-    """finished and lost by what was told, lost after a silence, stale when the expected step does not come."""
+def process_state(seen: Seen, expected: float | None, now: float) -> JobState:
+    """finished and lost by what was told, lost after a silence, stale when the ``expected`` step does not come."""
     if (seen.gone is not None and seen.gone.finished) or (seen.beat is not None and seen.beat.state == "finished"):
         return "finished"
     if seen.gone is not None or now - seen.heard > LOST_AFTER:
         return "lost"
     if seen.newest is None:
         return "starting"
-    return "stale" if now - seen.newest.time > patience(seen) else "live"
+    return "stale" if now - seen.newest.time > patience(expected) else "live"
 
 
-def patience(seen: Seen) -> float:
-    """Seconds without a step after which a process counts as stale."""
-    expected = step_time(recent(seen.records)).median
+def patience(expected: float | None) -> float:
+    """Seconds without a step after which a process counts as stale; ``expected``: the usual seconds a step."""
     return LOST_AFTER if expected is None else max(STALE_STEPS * expected, STALE_AT_LEAST)
 
 

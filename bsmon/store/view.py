@@ -17,6 +17,7 @@ from bsmon.model import (
     Overhead,
     RankView,
     Record,
+    StepTime,
 )
 from bsmon.store import estimates, reasons, states
 from bsmon.store.process import Seen
@@ -28,6 +29,7 @@ class Rank(NamedTuple):
     seen: Seen
     state: JobState
     window: Sequence[Record]
+    times: StepTime
 
 
 class Gpus(NamedTuple):
@@ -37,7 +39,7 @@ class Gpus(NamedTuple):
     reason: str | None
 
 
-def view(job_id: str, processes: Sequence[Seen], gpus: Gpus, now: float) -> Job:
+def view(job_id: str, processes: Sequence[Seen], gpus: Gpus, now: float, memo: estimates.Memo) -> Job:
     """``processes``: the newest of each rank, in the order of ranks; at least one."""
     ranks = [_rank(seen, now) for seen in processes]
     lead = ranks[0].seen.hello
@@ -68,7 +70,7 @@ def view(job_id: str, processes: Sequence[Seen], gpus: Gpus, now: float) -> Job:
     why = reasons.Reasons(lead, gpus.reason)
     _fill_progress(job, ranks, why)
     _fill_rates(job, ranks, data_parallel(lead), why)
-    estimates.fill_noise(job, processes, why)
+    estimates.fill_noise(job, processes, why, memo)
     job.unavailable = why.of(job)
     return job
 
@@ -79,7 +81,9 @@ def data_parallel(hello: Hello) -> int | None:
 
 
 def _rank(seen: Seen, now: float) -> Rank:
-    return Rank(seen, states.process_state(seen, now), rates.recent(seen.records))
+    window = rates.recent(seen.records)
+    times = rates.step_time(window)
+    return Rank(seen, states.process_state(seen, times.median, now), window, times)
 
 
 def _rank_view(rank: Rank, now: float) -> RankView:
@@ -94,7 +98,7 @@ def _rank_view(rank: Rank, now: float) -> RankView:
         age_s=states.age(seen, rank.state, now),
         step=newest.step if newest else None,
         data_wait=rates.phases(rank.window).data_wait,
-        step_time_s=rates.step_time(rank.window).median,
+        step_time_s=rank.times.median,
     )
 
 
@@ -122,9 +126,9 @@ def _fill_progress(job: Job, ranks: Sequence[Rank], why: reasons.Reasons) -> Non
 def _fill_rates(job: Job, ranks: Sequence[Rank], parallel: int | None, why: reasons.Reasons) -> None:
     """Times of the slowest rank, as the others wait for it; counts of all data-parallel ranks."""
     windows = [rank.window for rank in ranks if rank.window]
-    slowest = max(windows, key=lambda window: rates.step_time(window).median or 0.0, default=[])
-    job.step_time_s = rates.step_time(slowest)
-    job.phases_s = rates.phases(slowest)
+    slowest = max(ranks, key=lambda rank: rank.times.median or 0.0)
+    job.step_time_s = slowest.times
+    job.phases_s = rates.phases(slowest.window)
     job.batch = rates.batch(windows[0] if windows else [], parallel)
     if job.state in ("lost", "finished"):
         why.say_rates(f"the run is {job.state}")
