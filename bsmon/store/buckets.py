@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _LIMIT = 3e38  # what a 32-bit float holds
+_INSTANT = 1e-6  # seconds: the weight of a value that was measured at a point in time
 
 
 class Bucket(NamedTuple):
@@ -35,22 +36,24 @@ class Level:
     def reach(self) -> float:
         return self.width * self.size
 
-    def add(self, time: float, value: float, weight: float) -> None:
-        number = math.floor(time / self.width)
+    def add(self, number: int, value: float, weight: float) -> None:
+        """A value in the bucket that begins at ``number`` x width."""
         if self._first is None:
             self._first = number
-        if number < self._first:
-            return
         slot = (number - self._first) % self.size
-        self._grow(slot)
-        if self._turn[slot] > number:
+        if slot >= len(self._turn):
+            self._grow(slot)
+        turn = self._turn[slot]
+        if turn > number or number < self._first:
             return  # older than all that is kept
-        if self._turn[slot] < number:
+        if turn < number:
             self._turn[slot] = number
             self._low[slot] = self._high[slot] = value
             self._sum[slot] = self._weight[slot] = 0.0
-        self._low[slot] = min(self._low[slot], value)
-        self._high[slot] = max(self._high[slot], value)
+        elif value < self._low[slot]:
+            self._low[slot] = value
+        elif value > self._high[slot]:
+            self._high[slot] = value
         self._sum[slot] += value * weight
         self._weight[slot] += weight
 
@@ -78,10 +81,9 @@ class Level:
 
     def _grow(self, slot: int) -> None:
         missing = slot + 1 - len(self._turn)
-        if missing > 0:
-            self._turn.extend([-1] * missing)
-            for column in (self._low, self._high, self._sum, self._weight):
-                column.extend([0.0] * missing)
+        self._turn.extend([-1] * missing)
+        for column in (self._low, self._high, self._sum, self._weight):
+            column.extend([0.0] * missing)
 
 
 class Series:
@@ -96,16 +98,13 @@ class Series:
             return
         value = max(-_LIMIT, min(_LIMIT, value))
         for level in self.levels:
-            self._spread(level, time, value, min(duration, level.reach))
-
-    @staticmethod
-    def _spread(level: Level, time: float, value: float, duration: float) -> None:
-        start = time - duration
-        edge = (math.floor(start / level.width) + 1) * level.width
-        while edge < time:
-            level.add(start, value, edge - start)
-            start, edge = edge, edge + level.width
-        level.add(min(start, time), value, max(time - start, 1e-6))
+            start = time - min(duration, level.reach)
+            first, last = math.floor(start / level.width), math.floor(time / level.width)
+            for number in range(first, last):
+                edge = (number + 1) * level.width
+                level.add(number, value, edge - start)
+                start = edge
+            level.add(last, value, max(time - start, _INSTANT))
 
     def query(self, start: float, end: float, buckets: int, newest: float) -> list[Bucket | None]:
         """Equal stretches from ``start`` to ``end``, from the finest level that reaches back to ``start``."""

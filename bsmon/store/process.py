@@ -85,8 +85,12 @@ class Process:
 
     def note(self, metric: str, time: float, value: float | None, duration: float = 0.0) -> None:
         """One value of a series; ``duration`` is how long it held up to ``time``."""
-        if value is not None:
-            self.series.setdefault(metric, Series()).add(time, value, duration)
+        if value is None:
+            return
+        series = self.series.get(metric)
+        if series is None:
+            series = self.series[metric] = Series()
+        series.add(time, value, duration)
 
     def at(self, now: float) -> Seen:
         """What was known at ``now``, as far as it is still kept."""
