@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -111,6 +110,8 @@ def unknown(word: str) -> CommandError:
         return CommandError(
             f"`bsmon {word}` is not in version {__version__}; see bsmon --help for what is", UNAVAILABLE
         )
+    import difflib
+
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean `bsmon {near[0]}`?" if near else "see bsmon --help"
     return CommandError(f"no command {word}; {hint}", USAGE)

@@ -113,7 +113,7 @@ def wait_until_up(started: list[Training], tell: Callable[[str], None]) -> None:
         for training in started:
             code = training.process.poll()
             if code is not None and not training.up:
-                raise FailedError(f"{training.name} ended with {code} before its first step:\n{training.tail()}")
+                raise FailedError(f"{training.name} ended with {code} and was never heard of:\n{training.tail()}")
         waited = time.monotonic() - begun
         if waited > UP_WITHIN:
             raise FailedError(f"no word from the trainings in {UP_WITHIN:.0f} s:\n{started[0].tail()}")
