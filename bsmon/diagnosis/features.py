@@ -208,6 +208,7 @@ def _noise(job: Job) -> Part:
         "noise_low": job.noise.phi_low if told else None,
         "noise_high": job.noise.phi_high if job.noise.state == "number" else None,
         "flops": job.mfu.achievable,
+        "flops_nominal": job.mfu.value,
     }
 
 

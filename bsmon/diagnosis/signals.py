@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+LAUNCHES_S = 0.3  # more host time than this in a step is no launch overhead: 30,000 operations of 10 us
 LOSS_SIGMAS = 5.0  # a loss has risen when it left its own step-to-step noise by this much (proposed)
 BURSTS_HIGH, BURSTS_LOW, BURSTS_RARE = 0.90, 0.05, 0.10  # GPU utilization that tells stalls from steady low load
 UNNAMED_FLOPS = 4 / 3  # a rate whose convention isn't named may count a full recompute: 8N instead of 6N a token
@@ -68,6 +69,7 @@ class Features(Struct, frozen=True, kw_only=True):
     tensor_active: float | None = None
     dram_active: float | None = None
     flops: float | None = None  # of the achievable peak
+    flops_nominal: float | None = None  # of the nominal peak, recomputation included where it is known
 
     # memory
     memory_used: float | None = None  # of the device
@@ -134,9 +136,19 @@ class Features(Struct, frozen=True, kw_only=True):
         return idle - self.data_wait - (self.communication or 0.0)
 
     @property
+    def idle_launching(self) -> float | None:
+        """``idle_unexplained`` where it is short enough for launches, synchronisation and Python to be the cause."""
+        return self._short(self.idle_unexplained)
+
+    @property
     def batch_free(self) -> float | None:
-        """Share of the step time that does not grow with the batch."""
-        return None if self.elasticity is None else 1 - self.elasticity
+        """Share of the step time that does not grow with the batch, where launches can be its cause."""
+        return None if self.elasticity is None else self._short(1 - self.elasticity)
+
+    def _short(self, share: float | None) -> float | None:
+        if share is None or self.step_s is None:
+            return None
+        return _where(share, share * self.step_s <= LAUNCHES_S)
 
     @property
     def batch_linear(self) -> float | None:
@@ -202,8 +214,9 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def loss_jump(self) -> float | None:
-        """``loss_rise`` where it is far outside the loss's own noise (or that noise is not known)."""
-        return _where(self.loss_rise, not _under(self.loss_sigmas, LOSS_SIGMAS))
+        """``loss_rise`` where it is far outside the loss's own noise; if that is not known, a doubling at least."""
+        far = _over(self.loss_rise, 1.0) if self.loss_sigmas is None else self.loss_sigmas >= LOSS_SIGMAS
+        return _where(self.loss_rise, far)
 
     @property
     def noise_spent(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bsmon.diagnosis.rules.base import Axis, Finding, Rule, find, judge, value_of
+from bsmon.diagnosis.rules.base import UNDECIDED, Axis, Finding, Rule, find, judge, value_of
 from bsmon.diagnosis.rules.experts import EXPERTS
 from bsmon.diagnosis.rules.memory import MEMORY
 from bsmon.diagnosis.rules.statistics import STATISTICS
@@ -10,4 +10,4 @@ from bsmon.diagnosis.rules.time import TIME
 
 RULES: tuple[Rule, ...] = TIME + MEMORY + STATISTICS + EXPERTS
 
-__all__ = ["RULES", "Axis", "Finding", "Rule", "find", "judge", "value_of"]
+__all__ = ["RULES", "UNDECIDED", "Axis", "Finding", "Rule", "find", "judge", "value_of"]

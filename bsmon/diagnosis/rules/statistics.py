@@ -131,7 +131,7 @@ STATISTICS: tuple[Rule, ...] = (
         evidence=("B_noise / B at most {noise_high:.2g}",),
         advice="a smaller batch, if steps are not what counts; first verify with a branch",
         check="a branch with half the batch for equal tokens: if its loss is worse, the batch is not too large",
-        confidence=0.5,
+        confidence=0.55,
         severity="note",
     ),
     Rule(
