@@ -85,7 +85,7 @@ def write_entry(path: Path, entry: dict[str, Any]) -> None:
     if len(content) > wire.MAX_PAYLOAD:
         content = json.dumps(finite({**entry, "last": None}))
     try:
-        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="ascii") as file:
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(content)
         temporary.replace(path)
     except OSError:
