@@ -43,14 +43,15 @@ def hold(previous: Scale | None, values: Sequence[float], from_zero: bool = Fals
 
 
 def ticks(scale: Scale, count: int) -> list[float]:
-    """At most ``count + 1`` round values within the scale, ascending, its ends among them where they are round."""
+    """At most ``count + 1`` round values within the scale, ascending; where that leaves one, the ends of the scale."""
     low, high = scale
     if not high > low:
         return [low]
     step = nice_step(high - low, count)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
+    marks = [index * step for index in range(first, last + 1)]
+    return marks if len(marks) > 1 else [low, high]
 
 
 def labels(marks: Sequence[float], percent: bool = False) -> list[str]:

@@ -130,11 +130,9 @@ def chart(
     """
     with_ends = any(ends) and height > 2
     rows = max(1, height - with_ends)
-    round_values = ticks(scale, max(1, rows // 3))
-    marks = {
-        row_of(tick, scale, rows): label
-        for tick, label in zip(round_values, labels(round_values, percent), strict=True)
-    }
+    values_at = ticks(scale, max(1, rows // 2 if rows < 8 else rows // 3))
+    named = zip(values_at, labels(values_at, percent), strict=True)
+    marks = {row_of(tick, scale, rows): label for tick, label in named}
     gutter = max(5, *(len(label) for label in marks.values())) if marks else 5
     inner = width - gutter - 1
     if inner < 4:

@@ -10,15 +10,17 @@ from bsmon.draw.look import Look
 _WAYS = (
     ("bsmon run train.py", "starts your script unchanged, with the agent in it"),
     ("bsmon run -- torchrun ...", "the same for a launcher and all its ranks"),
-    ("import bsmon_agent; bsmon_agent.attach()", "one line in your script"),
+    ("bsmon_agent.attach()", "one line in your script, after import bsmon_agent"),
     ("bsmon demo", "two small real trainings, to see what this shows"),
 )
 
 
-def empty(looked_at: Sequence[str], width: int, height: int, look: Look) -> list[Row]:
+def empty(looked_at: Sequence[str], settled: bool, width: int, height: int, look: Look) -> list[Row]:
     """The ways to a first picture, what was looked at, and what to ask when a job should be here and is not."""
     room = max(20, min(width - 4, 100))
     column = max(len(command) for command, _ in _WAYS) + 4
+    if not settled:
+        return [[], [("   connecting", "bold"), ("  looking for trainings on this host", "dim")]][:height]
     rows: list[Row] = [[], [("   No training is seen yet.", "bold"), (" It will appear here by itself.", "")], []]
     for command, meaning in _WAYS:
         if column + len(meaning) + 3 <= width:

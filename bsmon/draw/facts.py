@@ -77,7 +77,7 @@ def progress_line(job: Job) -> str:
 
 
 def facts(job: Job, up_s: float | None, width: int, height: int, look: Look, focused: bool = False) -> list[Row]:
-    """As many of the figures as there are rows, the batch first."""
+    """As many of the figures as there are rows, the batch first; with two rows or less there is no heading."""
     entries = [
         ("batch", batch_line(job, look)),
         ("agent", agent_line(job)),
@@ -92,7 +92,8 @@ def facts(job: Job, up_s: float | None, width: int, height: int, look: Look, foc
     )
     rows = [heading("run", [(f"up {age(up_s)}", "dim")] if up_s is not None else [], width, look, focused)]
     room = max(1, width - _LABEL - 1)
-    for label, text in entries[: max(0, height - 1)]:
+    rows = rows if height > 2 else []
+    for label, text in entries[: max(0, height - len(rows))]:
         rows.append([(f" {label:<{_LABEL - 1}}", "dim"), (fit(text, room, ellipsis=look.glyphs.ellipsis), "")])
     return rows
 

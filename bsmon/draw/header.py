@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bsmon.draw.cells import Row, clean, fit, spread, width_of
 from bsmon.draw.look import Look
-from bsmon.draw.marks import MARKS, Standing, counts
+from bsmon.draw.marks import MARKS, WORTH_A_GLANCE, Standing, counts
 from bsmon.model import Alert, Job
 from bsmon.units import age
 
@@ -49,7 +49,7 @@ def header(
 def one_line(jobs: Sequence[Job], standings: Sequence[Standing], width: int) -> Row:
     """All that fits where nothing fits."""
     tally = counts(standings)
-    worst: Row = [(f" {tally[name]} {name}", name) for name in ("crit", "warn") if tally[name]]
+    worst: Row = [(f" {tally[name]} {name}", name) for name in WORTH_A_GLANCE if tally[name]]
     return spread([(plural(len(jobs), "job"), "bold"), *(worst or [(" ok", "")])], [], width)
 
 
@@ -57,10 +57,13 @@ def rule(width: int, look: Look) -> Row:
     return [(look.glyphs.rule * width, "rule")]
 
 
-def heading(title: str, note: Row, width: int, look: Look, focused: bool = False) -> Row:
-    """A panel's first row: its title, a thin rule, and the present value at the right."""
-    name: Row = [(f" {title} ", "focus" if focused else "title")]
-    value: Row = [(" ", ""), *note, (" ", "")] if note else []
+def heading(title: str, note: Row, width: int, look: Look, focused: bool = False, aside: str = "") -> Row:
+    """A panel's first row: its title, a thin rule, and as much of the present value as fits at the right."""
+    name: Row = [(f" {title} ", "focus" if focused else "title"), (aside, "dim")]
+    kept = list(note)
+    while len(kept) > 1 and width_of(name) + width_of(kept) + 3 > width:
+        kept.pop()
+    value: Row = [(" ", ""), *kept, (" ", "")] if kept else []
     room = width - width_of(name) - width_of(value)
     if room < 1:
         return spread(name, value, width)

@@ -29,7 +29,7 @@ FILTERS = (
 def help_page(keys: Sequence[tuple[str, str]], width: int, look: Look) -> list[Row]:
     """Keys in as many columns as fit, then the legend and the filter language."""
     column = max((len(key) for key, _ in keys), default=0) + 2
-    entry = column + max((len(name) for _, name in keys), default=0) + 3
+    entry = column + max((len(name) for _, name in keys), default=0) + 2
     across = max(1, (width - 2) // entry)
     deep = -(-len(keys) // across)
     rows: list[Row] = [[], [("  Keys", "title"), ("   the screen only reads: no key can touch a training", "dim")]]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bsmon.model import Alert, Job, Severity
 
 MARKS: dict[Severity, str] = {"crit": "X", "warn": "!", "note": "~"}
+WORTH_A_GLANCE: tuple[Severity, ...] = ("crit", "warn")
 _ORDER: dict[Severity | None, int] = {"crit": 0, "warn": 2, "note": 5, None: 6}
 
 

@@ -19,10 +19,10 @@ def value(job: Job) -> Row:
     noise = job.noise
     if noise.phi is None and noise.phi_low is None:
         return [("measuring", "dim")] if noise.state == "measuring" else [("n/a", "dim")]
-    interval = ""
+    interval: Row = []
     if noise.phi_low is not None and noise.phi_high is not None:
-        interval = f" ({multiple(noise.phi_low)} to {multiple(noise.phi_high)})"
-    return [(noise_over_batch(job), ""), (f"{interval} of the batch", "dim")]
+        interval = [(f" ({multiple(noise.phi_low)} to {multiple(noise.phi_high)})", "dim")]
+    return [(noise_over_batch(job), ""), *interval, (" of the batch", "dim")]
 
 
 def reading(job: Job) -> str:

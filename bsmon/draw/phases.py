@@ -38,13 +38,29 @@ def phases(job: Job, width: int, height: int, look: Look, focused: bool = False)
     if not whole > 0:
         return [*rows, *absent(job.unavailable.get("phases_s", "no step was timed yet"), width, look)][:height]
     if len(measured) + 1 > height:
-        letters = [(NAMES[name][0], took / whole, name) for name, took in measured.items()]
-        return [*rows, [(" ", ""), *stacked(letters, width - 2, look.glyphs)]][:height]
+        return [*rows, *_compact(measured, whole, width, look)][:height]
     room = max(1, width - _LABEL - _FIGURES - 1)
     placed = waterfall([value / whole for value in measured.values()], room, look.glyphs)
     for (name, took), (start, bar) in zip(measured.items(), placed, strict=True):
         rows.append(_phase(name, took, took / whole, start, bar, room))
     return rows
+
+
+def _compact(measured: dict[str, float], whole: float, width: int, look: Look) -> list[Row]:
+    """One bar, and below it the phases in two columns, for where a row a phase is too much."""
+    bar = stacked([(NAMES[name][0], took / whole, name) for name, took in measured.items()], width - 2, look.glyphs)
+    half = width // 2
+    cells: list[Row] = [
+        [
+            (f" {look.glyphs.bar} ", name),
+            (fit(f"{NAMES[name]:<10}{seconds(took):>7}{percent(took / whole, 0):>4}%", half - 3), ""),
+        ]
+        for name, took in sorted(measured.items(), key=lambda item: -item[1])
+    ]
+    return [
+        [(" ", ""), *bar],
+        *(cells[at] + (cells[at + 1] if at + 1 < len(cells) else []) for at in range(0, len(cells), 2)),
+    ]
 
 
 def _phase(name: str, value: float, share: float, start: int, bar: str, room: int) -> Row:

@@ -12,6 +12,8 @@ from bsmon.draw.header import heading
 from bsmon.draw.look import Look
 from bsmon.draw.numbers import span
 
+_ENDS_FROM = 6  # rows from which the time axis has a row of its own
+
 
 def known(values: Values) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
@@ -41,10 +43,11 @@ def trend(
     style: str = "series",
 ) -> list[Row]:
     """``reason`` is said in place of a chart that would be empty."""
-    rows = [heading(title, value, width, look, focused)]
+    low = height < _ENDS_FROM
+    rows = [heading(title, value, width, look, focused, f"{span(seconds)} " if low else "")]
     if not known(values) and reason:
         return [*rows, *absent(reason, width, look)][:height]
-    ends = (f"-{span(seconds)}", "now ")
+    ends = ("", "") if low else (f"-{span(seconds)}", "now ")
     return rows + chart(values, width - 1, height - 1, scale, look.glyphs, limits, style, percent, ends)
 
 

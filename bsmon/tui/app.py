@@ -1,45 +1,31 @@
-"""The screen: one timer looks at the monitor, and the page in sight draws what changed."""
+"""The screen: what the keys do."""
 
 from __future__ import annotations
 
-import asyncio
-import io
-import os
-import signal
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
-from rich.console import Console
-from textual.app import App
-from textual.binding import Binding, BindingType
-from textual.driver import Driver
-from textual.filter import LineFilter
+from textual.binding import BindingType
 from textual.widgets import Input
 
 from bsmon.draw.fleet import SORT_KEYS
-from bsmon.draw.look import GLYPH_NAMES, GLYPHS, GlyphName, Look
+from bsmon.draw.look import GLYPH_NAMES, GlyphName
+from bsmon.draw.marks import worst_alert
 from bsmon.draw.numbers import span
 from bsmon.draw.palette import DEPTHS, Depth
 from bsmon.tui import export, keys
-from bsmon.tui.board import RATES, WINDOWS, Board, Choices, View, Watched, neighbour
+from bsmon.tui.base import BoardApp
+from bsmon.tui.board import RATES, WINDOWS, Watched, neighbour
+from bsmon.tui.driver import Terminal
 from bsmon.tui.picture import picture
 from bsmon.tui.screens.page import Page
 from bsmon.tui.screens.pages import AlertPage, FleetPage, GpuPage, HelpPage, JobPage, MoePage
-from bsmon.tui.theme import Colourless, detect_depth
 from bsmon.tui.widgets.panel import JobPanel, Panel
 
-Form: TypeAlias = Literal["line", "table", "normal", "wide"]
-"""What there is room for: one line, the table alone, one thing below the other, or fleet and job side by side."""
 
-
-class BsmonApp(App[int]):
+class BsmonApp(BoardApp):
     """Reads the monitor, and nothing else: no key can touch a training."""
 
-    CSS_PATH = "bsmon.tcss"
-    TITLE = "bsmon"
-    ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [*keys.GLOBAL]
     SCREENS: ClassVar = {
         "fleet": FleetPage,
@@ -50,96 +36,10 @@ class BsmonApp(App[int]):
         "help": HelpPage,
     }
 
-    def __init__(
-        self,
-        monitor: Watched,
-        depth: Depth | None = None,
-        glyphs: GlyphName = "braille",
-        rate: float = 4.0,
-        driver_class: type[Driver] | None = None,
-    ) -> None:
-        self.depth: Depth = depth or detect_depth(os.environ)
-        super().__init__(driver_class=driver_class, ansi_color=True)
-        self.console = Console(
-            color_system="truecolor", file=io.StringIO(), force_terminal=True, legacy_windows=False, _environ={}
-        )
-        self.theme = "ansi-dark"
-        self.monitor = monitor
-        self.board = Board(monitor, Choices(rate=rate, look=self._look(glyphs)))
-        self.view: View | None = None
-        self._colourless = Colourless()
-        self._seen: tuple[int, int] = (-1, -1)
-
-    # ------------------------------------------------------------ looking
-
-    def on_mount(self) -> None:
-        self._catch_signals()
-        self.push_screen("fleet")
-        self._timer = self.set_interval(1 / self.board.choices.rate, self.beat)
-
-    def beat(self) -> None:
-        """Look at the monitor; draw if anything arrived, or a second went by (ages count)."""
-        self.monitor.tick()
-        seen = (self.monitor.revision, int(time.monotonic()))
-        if seen != self._seen:
-            self._seen = seen
-            self.look_again(at_once=False)
-
-    def look_again(self, at_once: bool = True) -> None:
-        """Take a view and show it on the page in sight."""
-        self.view = self.board.view()
-        page = self.page
-        if page is not None and page.is_attached:
-            page.show(self.view, at_once)
-
-    @property
-    def page(self) -> Page | None:
-        """The page in sight, be there a dialogue over it or not."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, Page)), None)
-
-    @property
-    def form(self) -> Form:
-        width, height = self.size
-        if width < 30 or height < 6:
-            return "line"
-        if width < 60 or height < 15:
-            return "table"
-        return "wide" if width >= 160 and height >= 36 else "normal"
-
-    def bindings(self) -> list[Binding]:
-        """The keys, as they are bound."""
-        return list(keys.GLOBAL)
-
-    def hints(self) -> list[tuple[str, str]]:
-        """What the bottom line names on the page in sight."""
-        return keys.HINTS[self.page.name_of_page] if self.page is not None else []
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        return [self._colourless] if self.depth == "mono" else []
-
-    def _look(self, glyphs: GlyphName) -> Look:
-        return Look(GLYPHS[glyphs], colours=self.depth in ("truecolor", "256"))
-
-    # ------------------------------------------------------------ leaving
-
-    def _catch_signals(self) -> None:
-        """Leave by the front door whoever asks, so that the terminal is whole afterwards."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            try:
-                loop.add_signal_handler(number, self.exit, 128 + number)
-            except (ValueError, RuntimeError):  # not in the main thread: whoever runs us there handles signals
-                return
-
     async def action_quit(self) -> None:
         self.exit(0)
 
     # ------------------------------------------------------------ choosing
-
-    def choose_job(self, delta: int) -> None:
-        if self.view is not None:
-            self.board.move(self.view, delta)
-            self.look_again()
 
     def action_move(self, delta: int) -> None:
         if self.page is not None:
@@ -248,8 +148,6 @@ class BsmonApp(App[int]):
 
     def action_acknowledge(self) -> None:
         """The chosen alert on the alert page, elsewhere the one in the alert line."""
-        from bsmon.draw.marks import worst_alert
-
         page = self.page
         if self.view is None:
             return
@@ -288,7 +186,7 @@ class BsmonApp(App[int]):
         else:
             self.notify("wrote " + ", ".join(path.name for path in paths), markup=False)
 
-    # ------------------------------------------------------------ the terminal
+    # ------------------------------------------------------------ how it is drawn
 
     def action_depth(self) -> None:
         """The next colour depth, for terminals that do not say what they can."""
@@ -304,8 +202,22 @@ class BsmonApp(App[int]):
         self.notify(f"glyphs: {name}", timeout=2)
 
     def action_redraw(self) -> None:
+        if isinstance(self._driver, Terminal):
+            self._driver.repaint()
         self.look_again()
         for screen in self.screen_stack:
             for widget in screen.walk_children():
                 widget.notify_style_update()
             screen.refresh(layout=True)
+
+    def action_mouse(self) -> None:
+        if isinstance(self._driver, Terminal):
+            self._mouse_on = not self._mouse_on
+            self._driver.set_mouse(self._mouse_on)
+            self.notify(f"mouse {'on: click a row' if self._mouse_on else 'off: text can be selected'}", timeout=2)
+
+
+def run(monitor: Watched, glyphs: GlyphName = "braille", depth: Depth | None = None, differences: bool = True) -> int:
+    """The screen until it is left; the exit code is 0, or 128 and the number of the signal that ended it."""
+    app = BsmonApp(monitor, depth=depth, glyphs=glyphs, differences=differences)
+    return app.run(mouse=False) or 0

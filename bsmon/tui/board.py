@@ -29,6 +29,8 @@ class Watched(Protocol):
 
     @property
     def revision(self) -> int: ...
+    @property
+    def settled(self) -> bool: ...
     def tick(self) -> None: ...
     def snapshot(self) -> Snapshot: ...
     def series(self, job_id: str, metric: str, start: float, end: float, buckets: int) -> Sequence[Bucket | None]: ...
@@ -51,7 +53,9 @@ class Choices:
 
 @dataclass(frozen=True)
 class View:
-    """One moment, ready to be drawn. ``behind`` is set while paused: seconds since ``now`` stood still."""
+    """One moment, ready to be drawn. ``behind`` is set while paused: seconds since ``now`` stood still.
+
+    ``settled``: every place where jobs can be was looked at once."""
 
     snapshot: Snapshot
     choices: Choices
@@ -62,6 +66,7 @@ class View:
     hidden: int
     behind: float | None
     looked_at: tuple[str, ...]
+    settled: bool
     _series: Callable[[str, str, float, float, int], Sequence[Bucket | None]]
 
     @property
@@ -133,6 +138,7 @@ class Board:
             hidden=len(snapshot.jobs) - len(jobs),
             behind=max(0.0, live.time - snapshot.time) if self._frozen else None,
             looked_at=tuple(self.monitor.looked_at()),
+            settled=self.monitor.settled,
             _series=self.monitor.series,
         )
 

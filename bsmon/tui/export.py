@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 from bsmon.model import Snapshot
+from bsmon.report.json import document
 
 
 def write(snapshot: Snapshot, svg: str, text: str, directory: Path) -> list[Path]:
     """The snapshot as JSON, the screen as SVG and as text, under one name that says when."""
-    from bsmon.report.json import to_json
-
     stem = time.strftime("bsmon-%Y%m%d-%H%M%S", time.localtime(snapshot.time))
-    contents = {".json": to_json(snapshot), ".svg": svg, ".txt": text}
+    contents = {".json": document(snapshot), ".svg": svg, ".txt": text}
     written = []
     for suffix, content in contents.items():
         path = directory / (stem + suffix)

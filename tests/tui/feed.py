@@ -133,7 +133,11 @@ def fleet() -> list[Job]:
             gpus=[gpu(n, 0.58) for n in range(2)],
         ),
         job("moe-7b-a1b", moe=moe, noise=Noise(state="measuring", steps_measured=12, steps_to_quarter=180)),
-        job("vit-l-ema", regime=Regime(label="noise_limited", severity="note"), noise=Noise(state="lower_bound", phi=11.0)),
+        job(
+            "vit-l-ema",
+            regime=Regime(label="noise_limited", severity="note"),
+            noise=Noise(state="lower_bound", phi=11.0),
+        ),
         job("llama3-8b-ft", gpus=[gpu(0, 0.98)]),
         job("slow-eval", state="stale", age_s=95.0),
         job("t5-base-ctl", state="lost", host="node2", age_s=252.0),
@@ -166,6 +170,7 @@ class Feed:
     revision: int = 0
     ticks: int = 0
     gap: tuple[float, float] | None = None
+    settled: bool = True
 
     def tick(self) -> None:
         self.ticks += 1
@@ -176,8 +181,14 @@ class Feed:
 
     def snapshot(self) -> Snapshot:
         gpus = [gpu(0), gpu(1)]
-        unavailable = {} if any(job.gpus for job in self.jobs) else {"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not installed"}
-        return Snapshot(self.time, "node1", jobs=list(self.jobs), gpus=gpus, alerts=list(self.alerts), unavailable=unavailable)
+        unavailable = (
+            {}
+            if any(job.gpus for job in self.jobs)
+            else {"gpus": "no NVIDIA driver: libnvidia-ml.so.1 is not installed"}
+        )
+        return Snapshot(
+            self.time, "node1", jobs=list(self.jobs), gpus=gpus, alerts=list(self.alerts), unavailable=unavailable
+        )
 
     def series(self, job_id: str, metric: str, start: float, end: float, buckets: int) -> list[Point | None]:
         width = (end - start) / buckets

@@ -18,7 +18,7 @@ from bsmon.tui.widgets.job_pane import JobPane
 from bsmon.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
-    from bsmon.tui.app import BsmonApp
+    from bsmon.tui.base import BoardApp
 
 
 class Page(Screen[None]):
@@ -28,8 +28,8 @@ class Page(Screen[None]):
     name_of_page: ClassVar[str] = "fleet"
 
     @property
-    def board_app(self) -> BsmonApp:
-        return cast("BsmonApp", self.app)
+    def board_app(self) -> BoardApp:
+        return cast("BoardApp", self.app)
 
     def body(self) -> Iterable[Widget]:
         return ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
+
 from bsmon.draw.cells import Row
 from bsmon.draw.chart import Values
 from bsmon.draw.empty import empty, nothing_matches
@@ -26,7 +28,7 @@ class FleetTable(Panel):
         if not view.jobs:
             if view.hidden:
                 return nothing_matches(view.choices.filter, view.hidden, width)
-            return empty(view.looked_at, width, height, view.look)
+            return empty(view.looked_at, view.settled, width, height, view.look)
         placed = layout(columns_for(view.jobs), width - MARGIN - 1)
         first = self._first(view, height - 1)
         rows: list[Row] = [[(" " * MARGIN, ""), *heading(placed, view.choices.sort)]]
@@ -42,6 +44,14 @@ class FleetTable(Panel):
         return self._start
 
     _start = 0
+
+    def on_click(self, event: events.Click) -> None:
+        """With the mouse on: choose the row."""
+        view = self.board_app.view
+        place = self._start + event.y - 1
+        if view is not None and event.y > 0 and place < len(view.jobs):
+            self.board_app.board.choose(selected=view.jobs[place].id)
+            self.board_app.look_again()
 
     def _trend(self, view: View, job: Job, placed: list[tuple[Column, int]]) -> Values:
         cells = next((width for column, width in placed if column.key == "trend"), 0)

@@ -44,8 +44,8 @@ class JobPane(Vertical):
         left, right = self.query_one(".left", Vertical), self.query_one(".right", Vertical)
         roomy = height >= 20
         said = verdict.wants(view)
-        verdict_rows = min(said.most if roomy else min(said.most, 5) if height >= 12 else said.least, height)
-        facts_rows = 0
+        verdict_rows = min(said.most if roomy else min(said.most, 4) if height >= 12 else said.least, height)
+        facts_rows = 2 if height >= 16 else 0
         if roomy:
             facts_rows = max(3, min(facts.wants(view).most, (height - verdict_rows) // 5))
         room = height - verdict_rows - facts_rows

@@ -12,8 +12,8 @@ from bsmon.draw.header import heading
 from bsmon.draw.heat import legend
 from bsmon.draw.help import help_page
 from bsmon.model import Alert
+from bsmon.tui import keys
 from bsmon.tui.board import View
-from bsmon.tui.keys import listed
 from bsmon.tui.widgets.panel import Panel
 
 
@@ -90,4 +90,4 @@ class HelpText(Panel):
     every: ClassVar[float] = 3600.0
 
     def draw(self, view: View) -> list[Row]:
-        return help_page(listed(self.board_app.bindings()), self.size.width, view.look)
+        return help_page(keys.listed(keys.GLOBAL), self.size.width, view.look)

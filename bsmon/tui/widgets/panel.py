@@ -17,7 +17,7 @@ from bsmon.tui.layout import Want
 from bsmon.tui.theme import style_of
 
 if TYPE_CHECKING:
-    from bsmon.tui.app import BsmonApp
+    from bsmon.tui.base import BoardApp
 
 
 class Panel(Widget, can_focus=False):
@@ -36,8 +36,8 @@ class Panel(Widget, can_focus=False):
         self._drawn_at: tuple[int, int] | None = None
 
     @property
-    def board_app(self) -> BsmonApp:
-        return cast("BsmonApp", self.app)
+    def board_app(self) -> BoardApp:
+        return cast("BoardApp", self.app)
 
     def draw(self, view: View) -> list[Row]:
         """The rows for a view."""
