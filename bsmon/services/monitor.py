@@ -49,6 +49,7 @@ class Monitor:
         self._diagnosed: float | None = None
         self._viewed: float | None = None
         self._pause = VIEW_EVERY
+        self._settled = False
         self._seen_revision = -1
         self._revision = 0
         self._snapshot = Snapshot(time=self._began, host=self._host)
@@ -64,8 +65,8 @@ class Monitor:
 
     @property
     def settled(self) -> bool:
-        """Every source has looked once and told the history of what it found."""
-        return all(source.settled for source in self._sources)
+        """The snapshot holds the history of all that was found at first, diagnosed."""
+        return self._settled
 
     @property
     def revision(self) -> int:
@@ -98,9 +99,10 @@ class Monitor:
         if not due and self.fleet.revision == self._seen_revision:
             return
         begun = time.thread_time()
+        told = all(source.settled for source in self._sources)
         self._seen_revision = self.fleet.revision
         jobs = self.fleet.jobs(now)
-        if due and self._ready(now):
+        if due and (told or self._ready(now)):
             if self._diagnosed is None:
                 self._replay(now)
                 begun = time.thread_time()
@@ -108,11 +110,12 @@ class Monitor:
             self._diagnosed = now
             self._log_alerts(now, jobs)
         self._view(now, jobs)
+        self._settled = self._settled or (told and self._diagnosed is not None)
         self._pause = min(max(VIEW_EVERY, (time.thread_time() - begun) / VIEW_SHARE), DIAGNOSE_EVERY)
 
     def _ready(self, now: float) -> bool:
-        """Whether the first diagnosis may begin: with every history at hand, since it is replayed only once."""
-        return self._diagnosed is not None or self.settled or not 0 <= now - self._began < FIRST_LOOK
+        """Whether it may be diagnosed before every history is at hand; the first time that is waited for a while."""
+        return self._diagnosed is not None or not 0 <= now - self._began < FIRST_LOOK
 
     def _replay(self, now: float) -> None:
         """Diagnose the recent past as if it had been watched, so that a first look has its verdicts and alerts."""

@@ -30,7 +30,7 @@ class Level:
         self._low = array("f")
         self._high = array("f")
         self._sum = array("d")
-        self._weight = array("f")
+        self._weight = array("d")
 
     @property
     def reach(self) -> float:
@@ -67,11 +67,9 @@ class Level:
         weight = sum(self._weight[slot] for slot in slots)
         if weight <= 0:
             return None
-        return Bucket(
-            min(self._low[slot] for slot in slots),
-            max(self._high[slot] for slot in slots),
-            sum(self._sum[slot] for slot in slots) / weight,
-        )
+        low, high = min(self._low[slot] for slot in slots), max(self._high[slot] for slot in slots)
+        mean = sum(self._sum[slot] for slot in slots) / weight
+        return Bucket(low, high, min(max(mean, low), high))  # rounding must not put it outside
 
     def _slot(self, number: int) -> int | None:
         if self._first is None or number < self._first:
