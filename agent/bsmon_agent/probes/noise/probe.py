@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.probes.batch import Batch, read
 from bsmon_agent.probes.noise.halves import Halves
 from bsmon_agent.probes.noise.leaves import Leaves
 from bsmon_agent.probes.noise.refusals import compiled, data_parallel_wrapper, group_size, refusal
@@ -29,7 +30,7 @@ class NoiseProbe(Probe):
     optional = True
 
     def __init__(self) -> None:
-        self.reason: str | None = "the first step is not over"
+        self.reason: str | None = None  # why nothing is measured
         self._root: Any = None  # weak
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._usual = 0  # backward passes in the step before
@@ -49,7 +50,7 @@ class NoiseProbe(Probe):
         self._passes = self._forwards = 0
         self._stepped = False
         self._trouble: str | None = None
-        self._batch: tuple[int, int | None] | None = None
+        self._batch: Batch | None = None
 
     def remove(self) -> None:
         self._fresh()
@@ -67,7 +68,7 @@ class NoiseProbe(Probe):
             return
         self._forwards += 1
         if self._forwards == 1:
-            self._batch = batch_of(args, kwargs)
+            self._batch = read(args, kwargs)
             self._begin()
 
     def backward_begin(self, roots: tuple[Any, ...]) -> None:
@@ -136,13 +137,13 @@ class NoiseProbe(Probe):
         return [p for p in owned.values() if p.requires_grad and p.is_leaf]
 
     def _begin_halves(self, root: Any, leaves: list[torch.Tensor]) -> None:
-        batch, length = self._batch or (0, None)
-        if root is None or batch < 2:
+        batch = self._batch
+        if root is None or batch is None or batch.samples < 2:
             self._trouble = "one gradient a step, and no batch of two or more samples to split in halves"
         elif compiled(root):
             self._trouble = "one gradient a step, and a compiled model does not show the halves of its batch"
         else:
-            self._halves = Halves(root, leaves, batch, length)
+            self._halves = Halves(root, leaves, batch.samples, batch.length)
 
     def _found(self) -> dict[str, Any] | None:
         """The record's "noise", or None and perhaps a trouble."""
@@ -192,13 +193,3 @@ def uneven(record: dict[str, Any], passes: int) -> bool:
     """Were the micro-batches of different sizes, so that their weights are not known?"""
     samples, micro = record.get("samples"), record.get("micro")
     return bool(samples and micro and samples != micro * passes)
-
-
-def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int | None] | None:
-    """Samples in a model's first tensor input, and its length if it is a batch of sequences."""
-    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.dim()]
-    if not tensors:
-        return None
-    shape = tensors[0].shape
-    sequences = len(shape) == (3 if tensors[0].is_floating_point() else 2)
-    return shape[0], shape[1] if sequences else None
