@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bsmon_agent.patches import Callback
-from bsmon_agent.routers.reading import Call, Choice, Ids, Reading, describe
+from bsmon_agent.routers.reading import Call, Choice, Ids, Mask, Reading, describe
 from bsmon_agent.routers.registry import Site
 from bsmon_agent.routers.tally import PLACE, SCALARS
 
@@ -66,14 +66,18 @@ class Counter:
         self.experts = facts.experts or 0
         self.host = [0] * len(SCALARS)
         self._allocate(_device(site.module))
-        self.handle = site.module.register_forward_hook(Callback(self._hook), with_kwargs=True)
+        self._held: Any = None
+        self._handles = [site.module.register_forward_hook(Callback(self._hook), with_kwargs=True)]
+        if site.adapter.before is not None:
+            self._handles.append(site.module.register_forward_pre_hook(Callback(self._before)))
 
     def _allocate(self, device: torch.device) -> None:
         self.ints = torch.zeros(3 * (self.experts + 1) + len(SCALARS), dtype=torch.int64, device=device)
         self.floats = torch.zeros(2, dtype=torch.float32, device=device)
 
     def remove(self) -> None:
-        self.handle.remove()
+        for handle in self._handles:
+            handle.remove()
 
     def start(self) -> Start:
         """Count from here."""
@@ -100,14 +104,23 @@ class Counter:
             if module.training or not self.owner.training_only:
                 self._traced(Call(args, kwargs, output))
             return
-        if not self.owner.armed or self.reason is not None:
-            return
-        if torch._C._current_graph_task_id() != -1 or (self.owner.training_only and not module.training):
+        if not self._wanted(module):
             return
         start = time.perf_counter_ns()
         with torch.no_grad(), _disable_current_modes():
-            self._eager(Call(args, kwargs, output))
+            self._eager(Call(args, kwargs, output, self._held))
+        self._held = None
         self.owner.spent += time.perf_counter_ns() - start
+
+    def _wanted(self, module: nn.Module) -> bool:
+        """Does this call count, outside of compiled regions?"""
+        if not self.owner.armed or self.reason is not None:
+            return False
+        return torch._C._current_graph_task_id() == -1 and (module.training or not self.owner.training_only)
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not torch.compiler.is_compiling() and self.site.adapter.before is not None and self._wanted(module):
+            self._held = self.site.adapter.before(module)
 
     def _traced(self, call: Call) -> None:
         with torch.no_grad():
@@ -146,7 +159,7 @@ class Counter:
 
     def _count(self, reading: Reading) -> None:
         padding = self.owner.padding
-        if padding is not None and padding.shape[0] != reading.tokens:
+        if padding is not None and (padding.shape[0] != reading.tokens or not _by_token(reading.assigned)):
             padding = None
         scored = self._add(reading, padding)
         for name, value in _constants(reading, scored, int(padding is not None)).items():
@@ -156,15 +169,12 @@ class Counter:
 
     def _add(self, reading: Reading, padding: Tensor | None) -> int:
         """Add one call to the tensors; answers how many tokens' entropies went in."""
-        if reading.assigned is not None:
-            reading.assigned.add_to(self._block(0))
-            if padding is not None:
-                reading.assigned.add_to(self._block(2), padding)
-        if isinstance(reading.kept, Tensor):
-            self._block(1)[:-1].add_(reading.kept)
-        elif reading.kept is not None:
-            reading.kept.add_to(self._block(1))
-            self._scalar("lost").add_(_lost(reading.assigned, reading.kept, self.experts))
+        _add_choice(reading.assigned, self._block(0))
+        _add_choice(reading.kept, self._block(1))
+        if padding is not None and _by_token(reading.assigned):
+            reading.assigned.add_to(self._block(2), padding)
+        if _by_token(reading.kept):
+            self._scalar("lost").add_(_lost(reading, reading.kept, self.experts))
         for name in ("skipped", "doubt"):
             count = getattr(reading, name)
             if count is not None:
@@ -185,11 +195,25 @@ class Counter:
         return self.ints[3 * (self.experts + 1) + PLACE[name]]
 
 
-def _lost(assigned: Choice | None, kept: Choice, experts: int) -> Tensor:
+def _by_token(choice: Choice | Tensor | None) -> TypeGuard[Choice]:
+    """Is it known which token chose, and not only how many did?"""
+    return isinstance(choice, (Ids, Mask))
+
+
+def _add_choice(choice: Choice | Tensor | None, block: Tensor) -> None:
+    if isinstance(choice, Tensor):
+        block[:-1] += choice.to(block.device, non_blocking=True)
+    elif choice is not None:
+        choice.add_to(block)
+
+
+def _lost(reading: Reading, kept: Choice, experts: int) -> Tensor:
     """Tokens that had an expert and kept none."""
     none_left = kept.per_token(experts) == 0
-    if assigned is not None:
-        none_left = none_left & (assigned.per_token(experts) > 0)
+    if reading.used is not None:
+        none_left = none_left & reading.used
+    elif _by_token(reading.assigned):
+        none_left = none_left & (reading.assigned.per_token(experts) > 0)
     return none_left.sum()
 
 
@@ -205,7 +229,7 @@ def _constants(reading: Reading, scored: int, masked: int) -> dict[str, int]:
         "masked": masked,
         "assigned": int(reading.assigned is not None),
         "kept": int(reading.kept is not None),
-        "tokenwise": int(reading.kept is not None and not isinstance(reading.kept, Tensor)),
+        "tokenwise": int(_by_token(reading.kept)),
         "sightless": int(not reading.shows_drops),
         "unsplit": int(not reading.splits),
     }
@@ -218,7 +242,7 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def _device_of(reading: Reading) -> torch.device | None:
-    choice = reading.assigned if reading.assigned is not None else reading.kept
+    choice = reading.kept if reading.kept is not None else reading.assigned
     if isinstance(choice, Tensor):
         return choice.device
     if isinstance(choice, Ids):

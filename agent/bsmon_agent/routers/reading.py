@@ -96,18 +96,19 @@ class Scores:
 class Reading:
     """One call, read. What is None is not known, except ``kept``: None says that every choice was kept.
 
-    ``assignments`` is tokens x K, whatever the router left out by its own policy (``skipped``, a count) or the
-    experts' capacity then cut. ``kept`` may be counts [E] where which tokens were kept is hidden.
+    ``tokens`` x ``top_k`` choices were to be made; the router's own policy left out ``skipped`` of them (a count),
+    the experts' capacity cut others. ``assigned`` and ``kept`` may be counts [E] where which tokens it was is hidden.
     """
 
     experts: int
     top_k: int
     tokens: int
-    assigned: Choice | None
+    assigned: Choice | Tensor | None
     kept: Choice | Tensor | None = None
     scores: Scores | None = None
     weights: Tensor | None = None  # looked at for NaN only
     skipped: Tensor | None = None
+    used: Tensor | None = None  # [T] bool: tokens that were routed at all, where some were not
     doubt: Tensor | None = None  # a count: how often a recomputed choice contradicted what was seen
     groups: int = 1  # how often the capacity applied afresh: once a call, or once a sequence
     capacity: int | None = None
@@ -122,6 +123,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
+    held: Any = None  # what the adapter's ``before`` answered when the call began
 
 
 def _both(first: Tensor | None, second: Tensor) -> Tensor:

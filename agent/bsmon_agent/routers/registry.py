@@ -50,6 +50,7 @@ class Adapter:
     read: Read
     facts: FactsOf = facts_of
     tag: Tag = "exact"
+    before: Callable[[nn.Module], Any] | None = None  # looks at the module just before the call; not under a compiler
     install: Callable[[], Callable[[], None]] | None = None  # wraps what hooks can't see; answers its undoing
 
     def fits(self, module: nn.Module) -> bool:

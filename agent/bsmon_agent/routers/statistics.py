@@ -24,11 +24,11 @@ def variation(counts: Sequence[int]) -> float | None:
     return None if spread is None or not sum(counts) else math.sqrt(spread) * len(counts) / sum(counts)
 
 
-def sampling_variation(tokens: int, assignments: int, experts: int) -> float | None:
-    """The variation that balanced, independent choices would show: sqrt((1 - p) / (T p)), p = assignments / (T E)."""
-    if not tokens or not assignments or not experts:
+def sampling_variation(tokens: int, experts: int, top_k: int | None) -> float | None:
+    """The variation that balanced, independent choices would show: sqrt((1 - p) / (T p)), p = k / E."""
+    if not tokens or not top_k or not experts:
         return None
-    p = assignments / (tokens * experts)
+    p = top_k / experts
     return math.sqrt(max(0.0, 1 - p) / (tokens * p))
 
 

@@ -78,7 +78,7 @@ def _drops(count: dict[str, int], assignments: int, kept: list[int]) -> dict[str
     fields: dict[str, Any] = {"kept": kept}
     if count["sightless"]:
         return fields
-    if count["unsplit"] and missing:
+    if missing and (count["unsplit"] or (count["doubt"] and count["skipped"])):
         return fields | {"policy_skipped": None, "missing": missing}
     fields["dropped"] = missing
     if count["tokenwise"] == count["calls"]:

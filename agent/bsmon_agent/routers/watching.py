@@ -110,24 +110,22 @@ def layer(site: Site, counted: dict[str, Any], reason: str | None, experts: int)
         "dropped_rate": None if dropped is None or not assignments else dropped / assignments,
         "tokens_fully_dropped": counted.get("fully_dropped"),
         "policy_skipped": counted.get("policy_skipped"),
-        **_imbalance(load, tokens, assignments, counted.get("entropy"), facts.classes or experts),
+        "cv_sampling": statistics.sampling_variation(tokens or 0, experts, facts.top_k or _top_k(counted)),
+        **_imbalance(load, tokens, assignments),
+        "entropy": statistics.normalised(counted.get("entropy"), facts.classes or experts),
         "sampled_steps": counted.get("calls", 0),
     }
 
 
-def _imbalance(
-    load: list[int] | None, tokens: int | None, assignments: int | None, entropy: float | None, classes: int
-) -> dict[str, Any]:
-    known = load is not None and tokens and assignments
-    sampling = statistics.sampling_variation(tokens or 0, assignments or 0, len(load or ()))
+def _imbalance(load: list[int] | None, tokens: int | None, assignments: int | None) -> dict[str, Any]:
+    """What the load before any drop tells; None where it is not known."""
+    known: list[int] | None = load if load is not None and sum(load) else None
     return {
-        "load_variance": statistics.variance(load) if load and known else None,
-        "load_cv": statistics.variation(load) if load and known else None,
-        "cv_sampling": sampling,
-        "max_over_mean": statistics.max_over_mean(load) if load and known else None,
-        "entropy": statistics.normalised(entropy, classes),
-        "load_entropy": statistics.load_entropy(load) if load and known else None,
-        "dead_experts": statistics.dead_experts(load, tokens or 0, assignments or 0) if load and known else None,
+        "load_variance": known and statistics.variance(known),
+        "load_cv": known and statistics.variation(known),
+        "max_over_mean": known and statistics.max_over_mean(known),
+        "load_entropy": known and statistics.load_entropy(known),
+        "dead_experts": known and statistics.dead_experts(known, tokens or 0, assignments or 0),
     }
 
 

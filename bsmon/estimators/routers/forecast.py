@@ -82,7 +82,7 @@ def _dropped(p: Sequence[float], tokens: float, capacity: int, spread: float) ->
 def backtest(
     counts: Sequence[MoeCounts], capacity_factor: float | None, capacity: int | None = None
 ) -> Backtest | None:
-    """Forecast the second half of these steps from the first, at the capacity that held; None if drops are not known."""
+    """Forecast the second half of these steps from the first at the capacity that held; None without drop counts."""
     half = len(counts) // 2
     earlier, later = counts[:half], counts[half:]
     if half < 1 or any(one.dropped is None for one in later):

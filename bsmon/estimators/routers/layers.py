@@ -59,7 +59,7 @@ def _whole(counts: MoeCounts) -> list[int] | None:
 def _fill_load(layer: MoeLayer, tokens: int, entropy: float | None, classes: int | None) -> None:
     assignments, load = layer.assignments or 0, layer.tokens_per_expert
     if layer.experts and tokens:
-        layer.cv_sampling = balance.null_cv(tokens, layer.experts, assignments / tokens)
+        layer.cv_sampling = balance.null_cv(tokens, layer.experts, layer.top_k or assignments / tokens)
     if entropy is not None and classes and classes > 1:
         layer.entropy = entropy / math.log(classes)
     if load and sum(load):

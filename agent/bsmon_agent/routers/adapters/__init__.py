@@ -1,5 +1,25 @@
-"""One file an adapter family. Importing them registers them; the order is that of their tries."""
+"""One file an adapter family. Importing them registers them; the order is that in which they are tried."""
 
-from bsmon_agent.routers.adapters import transformers_triple
+from bsmon_agent.routers.adapters import (
+    deepspeed,
+    fairscale,
+    lucid,
+    nllb,
+    st_moe,
+    switch,
+    torchtitan,
+    transformers_odd,
+    transformers_triple,
+)
 
-__all__ = ["transformers_triple"]
+__all__ = [
+    "deepspeed",
+    "fairscale",
+    "lucid",
+    "nllb",
+    "st_moe",
+    "switch",
+    "torchtitan",
+    "transformers_odd",
+    "transformers_triple",
+]
