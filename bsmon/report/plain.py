@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bsmon.draw.alerts import table as alert_table
-from bsmon.draw.cells import Row, clean, fit, plain
+from bsmon.draw.cells import Row, clean, crop, fit, plain
 from bsmon.draw.empty import empty
 from bsmon.draw.experts import LevelMemory, layers_table
 from bsmon.draw.facts import facts
@@ -44,7 +44,7 @@ def fleet(snapshot: Snapshot, width: int = WIDTH) -> str:
     title: Row = [(" " * MARGIN, ""), *heading(placed)]
     jobs = [(job, standing(job, snapshot.alerts)) for job in snapshot.jobs]
     rows = [job_row(job, state, placed, width, LOOK, [], chosen=False) for job, state in jobs]
-    return plain([title, *rows, *_alerts(snapshot, width)])
+    return _text([title, *rows, *_alerts(snapshot, width)], width)
 
 
 def detail(snapshot: Snapshot, job: Job, width: int = WIDTH) -> str:
@@ -61,7 +61,7 @@ def detail(snapshot: Snapshot, job: Job, width: int = WIDTH) -> str:
         _ranks(job, width) if job.world_size > 1 else [],
         _alerts(snapshot, width, job),
     ]
-    return plain(row for section in sections if section for row in [*section, []]).rstrip("\n")
+    return _text((row for section in sections if section for row in [*section, []]), width).rstrip("\n")
 
 
 def listing(snapshot: Snapshot, width: int = WIDTH) -> str:
@@ -75,8 +75,13 @@ def listing(snapshot: Snapshot, width: int = WIDTH) -> str:
 
 
 def nothing(looked_at: Sequence[str], width: int = WIDTH) -> str:
-    """What to do when no job was found."""
-    return plain(empty(looked_at, width, TALL, LOOK)).strip("\n")
+    """What to do when no job was found: the screen's page, less its promise to go on looking."""
+    page = empty(looked_at, True, width, TALL, LOOK)
+    return _text([[("No training was found.", "")], *page[2:]], width)
+
+
+def _text(rows: Iterable[Row], width: int) -> str:
+    return plain(crop(row, width) for row in rows)
 
 
 def _cells(job: Job, now: float) -> dict[str, str]:

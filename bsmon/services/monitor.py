@@ -22,8 +22,8 @@ DIAGNOSE_EVERY = 1.0  # seconds
 VIEW_EVERY = 0.1  # seconds, at least …
 VIEW_SHARE = 0.2  # … and so seldom that views take no more than this share of a core
 FIRST_LOOK = 3.0  # seconds that sources may take to tell their history before the first diagnosis
-REPLAYED = 720  # views that a first look makes of the history, over all jobs
-REPLAY_STEP = 5.0  # seconds between two of them, at most
+REPLAYED = 480  # views that a first look makes of the history, over all jobs
+REPLAY_STEP = 5.0  # seconds between two moments of it, at most: an alert must not slip through
 AT_REST = ("lost", "finished")
 
 
@@ -122,7 +122,7 @@ class Monitor:
         oldest = self.fleet.oldest()
         if oldest is None:
             return
-        moments = max(REPLAYED // max(1, self.fleet.size), 12)
+        moments = min(max(REPLAYED // max(1, self.fleet.size), 12), int(KEPT_SECONDS / REPLAY_STEP))
         span = min(KEPT_SECONDS, now - oldest, moments * REPLAY_STEP)
         step = max(DIAGNOSE_EVERY, span / moments)
         moment = now - span

@@ -38,7 +38,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._processes: dict[str, Process] = {}
         self._samples: dict[str, GpuSample] = {}  # by host
-        self._memo: Memo = {}
+        self._memos: dict[str, Memo] = {}  # by job
         self._revision = 0
         self._runs: dict[str, list[Process]] | None = None  # None: who belongs to which job may have changed
 
@@ -72,9 +72,11 @@ class Fleet:
             runs = {job_id: current(run, now) for job_id, run in self._grouped().items()}
             seen = {job_id: [process.at(now) for process in run] for job_id, run in runs.items() if run}
             samples = dict(self._samples)
-        memo = {job_id: known for job_id, known in self._memo.items() if job_id in seen}
-        views = [view(job_id, ranks, _gpus_of(ranks, samples, now), now, memo) for job_id, ranks in seen.items()]
-        self._memo = memo
+        self._memos = {job_id: self._memos.get(job_id) or Memo() for job_id in seen}
+        views = [
+            view(job_id, ranks, _gpus_of(ranks, samples, now), now, self._memos[job_id])
+            for job_id, ranks in seen.items()
+        ]
         return sorted(views, key=lambda job: (-(job.started or 0.0), job.id))
 
     def window(self, job_id: str, end: float, seconds: float) -> list[RankWindow]:

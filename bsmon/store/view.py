@@ -71,6 +71,7 @@ def view(job_id: str, processes: Sequence[Seen], gpus: Gpus, now: float, memo: e
     _fill_progress(job, ranks, why)
     _fill_rates(job, ranks, data_parallel(lead), why)
     estimates.fill_noise(job, processes, why, memo)
+    estimates.fill_moe(job, processes, why, memo)
     job.unavailable = why.of(job)
     return job
 
@@ -109,9 +110,9 @@ def _fill_progress(job: Job, ranks: Sequence[Rank], why: reasons.Reasons) -> Non
         why.say("", "no step yet" if job.state == "starting" else "it made no step that was heard of")
         return
     job.step = max(record.step for record in newest)
-    job.loss = _finite("loss", (_latest(rank.window, "loss") for rank in ranks), why)
-    job.grad_norm = _finite("grad_norm", [_first(_latest(rank.window, "grad_norm") for rank in ranks)], why)
-    job.learning_rate = _finite("learning_rate", [_latest(ranks[0].window, "learning_rate")], why)
+    job.loss = _together("loss", (_latest(rank.window, "loss") for rank in ranks), why)
+    job.grad_norm = _together("grad_norm", [_first(_latest(rank.window, "grad_norm") for rank in ranks)], why)
+    job.learning_rate = _together("learning_rate", [_latest(ranks[0].window, "learning_rate")], why)
     lead = ranks[0].seen
     closed = lead.newest.optimizer if lead.newest else None
     names = lead.hello.optimizers
@@ -161,13 +162,13 @@ def _first(values: Iterable[tuple[float, int] | None]) -> tuple[float, int] | No
     return next((value for value in values if value is not None), None)
 
 
-def _finite(name: str, values: Iterable[tuple[float, int] | None], why: reasons.Reasons) -> float | None:
-    """The mean of the ranks' values; none if any of them is NaN or infinite, and then the step is named."""
+def _together(name: str, values: Iterable[tuple[float, int] | None], why: reasons.Reasons) -> float | None:
+    """The mean of the ranks' values; one that is NaN or infinite stands for all, and its step is named."""
     known = [value for value in values if value is not None]
     for value, step in known:
         if not math.isfinite(value):
             why.say(name, f"{_non_finite(value)} at step {step}")
-            return None
+            return value
     return sum(value for value, _ in known) / len(known) if known else None
 
 

@@ -362,10 +362,11 @@ def test_ranks_that_are_not_heard_are_taken_to_be_like_the_others_and_that_is_sa
     assert job.notes == ["1 of 8 ranks heard: rates take the others to be like these"]
 
 
-def test_a_loss_that_is_no_number_is_null_with_the_step():
+def test_a_loss_that_is_no_number_is_named_with_its_step():
     fleet = fleet_of(hello(), run_of(20, loss=2.0), steps(record(21, loss=math.nan, grad_norm=math.inf)))
     job = only_job(fleet, START + 10.5)
-    assert (job.loss, job.grad_norm) == (None, None)
+    assert math.isnan(job.loss)
+    assert job.grad_norm == math.inf
     assert job.unavailable["loss"] == "NaN at step 21"
     assert job.unavailable["grad_norm"] == "infinite at step 21"
     assert fleet.series("job1", "loss", START + 9, START + 12, 1)[0].mean == 2.0
