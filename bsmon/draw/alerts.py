@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from bsmon.draw.cells import Row, clean, fit, pad, restyle
+from bsmon.draw.cells import Row, clean, crop, fit, pad, restyle
 from bsmon.draw.look import Look
 from bsmon.draw.marks import MARKS
 from bsmon.draw.numbers import compact
@@ -34,7 +34,7 @@ def table(alerts: Sequence[Alert], names: Mapping[str, str], cursor: int, width:
     if not alerts:
         return [[], [("   no alert was raised yet", "dim")]]
     placed = layout(COLUMNS, width - 5)
-    rows: list[Row] = [[("     ", ""), *heading(placed)]]
+    rows: list[Row] = [crop([("     ", ""), *heading(placed)], width)]
     for index, alert in enumerate(alerts):
         row = pad(_row(alert, names, placed, index == cursor, look), width)
         rows.append(restyle(row, "selected") if index == cursor else row)

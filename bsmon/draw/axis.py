@@ -25,7 +25,7 @@ def nice_scale(low: float, high: float, from_zero: bool = False, parts: int = 4)
         margin = abs(high) * 0.1 or 1.0
         low, high = (low if from_zero else low - margin), high + margin
     step = nice_step(high - low, parts)
-    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return min(low, math.floor(low / step + 1e-9) * step), max(high, math.ceil(high / step - 1e-9) * step)
 
 
 def hold(previous: Scale | None, values: Sequence[float], from_zero: bool = False, parts: int = 4) -> Scale:
@@ -66,7 +66,7 @@ def labels(marks: Sequence[float], percent: bool = False) -> list[str]:
     if decimals and abs(step / power * 10**decimals - round(step / power * 10**decimals)) > 1e-6:
         decimals += 1
     end = "%" if percent else suffix
-    return [f"{value / power:.{decimals}f}{end if value else ''}" for value in values]
+    return [f"{value / power:.{decimals}f}{end}" if value else "0" for value in values]
 
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

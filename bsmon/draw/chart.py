@@ -106,7 +106,8 @@ def _under(line: str, level: Limit, glyphs: Glyphs, style: str) -> list[Segment]
     dashes = list(glyphs.dashes * len(line))
     label = f" {level.label} "
     for start in (1, len(line) - len(label) - 1):
-        if level.label and start >= 1 and not line[start : start + len(label)].strip():
+        fits = start >= 1 and start + len(label) < len(line)
+        if level.label and fits and not line[start : start + len(label)].strip():
             dashes[start : start + len(label)] = label
             break
     return [(own, style) if own != " " else (dash, level.style) for own, dash in zip(line, dashes, strict=True)]

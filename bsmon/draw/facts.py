@@ -62,7 +62,7 @@ def memory_line(job: Job) -> str:
 
 
 def optimizer_line(job: Job) -> str:
-    parts = [clean(job.optimizer or "unknown"), f"lr {rate(job.learning_rate)}"]
+    parts = [job.optimizer or "unknown", f"lr {rate(job.learning_rate)}"]
     if job.grad_norm is not None:
         parts.append(f"grad norm {compact(job.grad_norm)}")
     if job.skipped_steps:
@@ -87,22 +87,18 @@ def facts(job: Job, up_s: float | None, width: int, height: int, look: Look, foc
         ("tokens", _sources(job)),
         ("progress", progress_line(job)),
     ]
-    entries += (
-        [("own", "  ".join(f"{clean(name)} {compact(value)}" for name, value in job.user.items()))] if job.user else []
-    )
+    entries += [("own", "  ".join(f"{name} {compact(value)}" for name, value in job.user.items()))] if job.user else []
     rows = [heading("run", [(f"up {age(up_s)}", "dim")] if up_s is not None else [], width, look, focused)]
     room = max(1, width - _LABEL - 1)
     rows = rows if height > 2 else []
     for label, text in entries[: max(0, height - len(rows))]:
-        rows.append([(f" {label:<{_LABEL - 1}}", "dim"), (fit(text, room, ellipsis=look.glyphs.ellipsis), "")])
+        rows.append([(f" {label:<{_LABEL - 1}}", "dim"), (fit(clean(text), room, ellipsis=look.glyphs.ellipsis), "")])
     return rows
 
 
 def _sources(job: Job) -> str:
     tokens = (
-        f"counted from {clean(job.token_source)}"
-        if job.token_source
-        else job.unavailable.get("tokens_per_s", "not counted")
+        f"counted from {job.token_source}" if job.token_source else job.unavailable.get("tokens_per_s", "not counted")
     )
-    loss = f"loss from {clean(job.loss_source)}" if job.loss_source else ""
+    loss = f"loss from {job.loss_source}" if job.loss_source else ""
     return "; ".join(part for part in (tokens, loss) if part)

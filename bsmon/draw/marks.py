@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bsmon.draw.cells import clean
 from bsmon.model import Alert, Job, Severity
 
 MARKS: dict[Severity, str] = {"crit": "X", "warn": "!", "note": "~"}
@@ -32,7 +33,7 @@ def standing(job: Job, alerts: Iterable[Alert] = ()) -> Standing:
     worst = worst_alert(alert for alert in alerts if alert.job == job.id)
     severity, word, since = job.regime.severity, verdict_word(job), job.regime.since
     if worst is not None and _ORDER[worst.severity] < _ORDER[severity]:
-        severity, word, since = worst.severity, worst.rule.replace("_", "-"), worst.since
+        severity, word, since = worst.severity, clean(worst.rule).replace("_", "-"), worst.since
     if job.state == "stale":
         return Standing("?", "stale", "dim", min(4, _ORDER[severity]), since)
     if job.state in ("starting", "pending"):
@@ -43,7 +44,7 @@ def standing(job: Job, alerts: Iterable[Alert] = ()) -> Standing:
 
 
 def verdict_word(job: Job) -> str:
-    return job.regime.label.replace("_", "-") if job.regime.label else "measuring"
+    return clean(job.regime.label).replace("_", "-") if job.regime.label else "measuring"
 
 
 def worst_alert(alerts: Iterable[Alert]) -> Alert | None:

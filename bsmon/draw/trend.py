@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from bsmon.draw.axis import Scale, hold
-from bsmon.draw.cells import Row, clean, fit, wrap
+from bsmon.draw.cells import Row, clean, wrap
 from bsmon.draw.chart import Limit, Values, chart
 from bsmon.draw.header import heading
 from bsmon.draw.look import Look
@@ -39,21 +39,22 @@ def trend(
     limits: Sequence[Limit] = (),
     percent: bool = False,
     reason: str = "",
+    label: str = "n/a",
     focused: bool = False,
     style: str = "series",
 ) -> list[Row]:
-    """``reason`` is said in place of a chart that would be empty."""
+    """``reason`` is said in place of a chart that would be empty, after ``label``."""
     low = height < _ENDS_FROM
     rows = [heading(title, value, width, look, focused, f"{span(seconds)} " if low else "")]
     if not known(values) and reason:
-        return [*rows, *absent(reason, width, look)][:height]
+        return [*rows, *absent(reason, width, look, label)][:height]
     ends = ("", "") if low else (f"-{span(seconds)}", "now ")
     return rows + chart(values, width - 1, height - 1, scale, look.glyphs, limits, style, percent, ends)
 
 
-def absent(reason: str, width: int, look: Look) -> list[Row]:
+def absent(reason: str, width: int, look: Look, label: str = "n/a") -> list[Row]:
     """A value that can't be known, and why."""
-    lines = wrap(clean(reason), max(1, width - 6), 3, look.glyphs.ellipsis)
-    return [
-        [(" n/a " if not index else "     ", "bold"), (fit(line, width - 6), "dim")] for index, line in enumerate(lines)
-    ]
+    indent = len(label) + 2 if label else 1
+    lines = wrap(clean(reason), max(1, width - indent - 1), 3, look.glyphs.ellipsis)
+    heads = [f" {label} " if label else " ", *[" " * indent] * (len(lines) - 1)]
+    return [[(head, "bold"), (line, "dim")] for head, line in zip(heads, lines, strict=True)]

@@ -10,7 +10,7 @@ from bsmon.draw.chart import Limit
 from bsmon.draw.noise import reading
 from bsmon.draw.noise import value as noise_value
 from bsmon.draw.numbers import compact
-from bsmon.draw.trend import scale_for, trend
+from bsmon.draw.trend import known, scale_for, trend
 from bsmon.model import Job
 from bsmon.tui.board import View
 from bsmon.tui.layout import Want
@@ -30,6 +30,7 @@ class Chart(JobPanel):
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._scale: Scale | None = None
+        self._had_data = True
         self._scale_of: tuple[str, float] | None = None
 
     def value(self, job: Job) -> Row:
@@ -42,6 +43,14 @@ class Chart(JobPanel):
     def reason(self, job: Job) -> str:
         return job.unavailable.get(self.metric, "")
 
+    def reason_label(self, job: Job) -> str:
+        return "n/a"
+
+    def silent(self, job: Job) -> bool:
+        """Whether there is no value, and a reason to tell instead."""
+        drawn = self._scale_of is not None and self._scale_of[0] == job.id
+        return drawn and not self._had_data and bool(self.reason(job))
+
     def draw(self, view: View) -> list[Row]:
         job = view.job
         if job is None:
@@ -49,6 +58,7 @@ class Chart(JobPanel):
         width, height = self.size
         seconds = view.window_of(job)
         values = view.series(job, self.metric, seconds, max(8, (width - 7) * 2))
+        self._had_data = bool(known(values))
         limits = self.limits(view, job)
         previous = self._scale if self._scale_of == (job.id, seconds) else None
         self._scale = scale_for(previous, values, limits, self.from_zero)
@@ -65,12 +75,17 @@ class Chart(JobPanel):
             limits,
             self.percent,
             self.reason(job),
+            self.reason_label(job),
             self.has_focus,
             "dim" if job.state in ("stale", "lost", "finished") else "series",
         )
 
     def wants(self, view: View) -> Want:
-        return Want(4, 10, self.rank, grows=True) if self.relevant(view) else Want(0, 0, self.rank)
+        if view.job is None or not self.relevant(view):
+            return Want(0, 0, self.rank)
+        if self.silent(view.job):
+            return Want(2, 3, self.rank)
+        return Want(4, 10, self.rank, grows=True)
 
 
 class Tokens(Chart):
@@ -109,6 +124,9 @@ class NoiseScale(Chart):
 
     def reason(self, job: Job) -> str:
         return reading(job)
+
+    def reason_label(self, job: Job) -> str:
+        return "" if job.noise.state == "measuring" else "n/a"
 
 
 class Drops(Chart):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual import events
 
-from bsmon.draw.cells import Row
+from bsmon.draw.cells import Row, crop
 from bsmon.draw.chart import Values
 from bsmon.draw.empty import empty, nothing_matches
 from bsmon.draw.fleet import MARGIN, columns_for, job_row
@@ -31,7 +31,7 @@ class FleetTable(Panel):
             return empty(view.looked_at, view.settled, width, height, view.look)
         placed = layout(columns_for(view.jobs), width - MARGIN - 1)
         first = self._first(view, height - 1)
-        rows: list[Row] = [[(" " * MARGIN, ""), *heading(placed, view.choices.sort)]]
+        rows: list[Row] = [crop([(" " * MARGIN, ""), *heading(placed, view.choices.sort)], width)]
         for job in view.jobs[first : first + height - 1]:
             trend = self._trend(view, job, placed)
             rows.append(job_row(job, view.standings[job.id], placed, width, view.look, trend, job is view.job))
