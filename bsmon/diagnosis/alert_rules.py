@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from bsmon.model import Job, MoeLayer, Severity
 from bsmon.units import age, percent, si
 
 STOPPED_BY_HAND = (130, -2)  # SIGINT: whoever pressed ctrl-c knows
 WORTH_WAKING = ("unstable", "memory_limited", "throttled", "moe_imbalance")  # labels of critical verdicts
+WHOLE = "all layers"
 ARMED_AFTER = 20  # readings of a run before it is compared with its own median
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What a rule sees in one place of one job."""
 
     value: float
-    message: str
+    message: Callable[[], str]  # asked for only when there is an alert
     where: str = ""
     expected: float = 0.0  # what would be normal here, if the rule knows
     ago: float = 0.0  # seconds since it began, where the job itself tells
@@ -29,14 +33,29 @@ class Reading:
 Measured = tuple[float, float]  # (value, limit); an alert is on its way while value > limit
 
 
+class Usual(NamedTuple):
+    """What a run's own readings are like: their median, and their MAD as a standard deviation."""
+
+    middle: float
+    spread: float
+
+
+def usual(past: Sequence[float]) -> Usual | None:
+    """None for too few readings to compare with."""
+    if len(past) < ARMED_AFTER:
+        return None
+    middle = median(past)
+    return Usual(middle, 1.4826 * median(abs(value - middle) for value in past))
+
+
 @dataclass(frozen=True)
 class AlertRule:
-    """``measure`` turns a reading and the run's own earlier readings into value and limit; None: not armed yet."""
+    """``measure`` turns a reading, and what is usual in this run, into value and limit; None: not armed yet."""
 
     name: str
     severity: Severity
     read: Callable[[Job], Iterable[Reading]]
-    measure: Callable[[Reading, Sequence[float]], Measured | None]
+    measure: Callable[[Reading, Usual | None], Measured | None]
     raise_after: float = 0.0  # seconds above the limit
     clear_after: float = 30.0  # seconds below 0.8 x the limit
     learns: bool = False  # from its own readings, so they are kept
@@ -50,11 +69,14 @@ def _drops(job: Job) -> Iterator[Reading]:
     if job.moe.dropped_rate is not None and dropping:
         worst = max(dropping, key=lambda layer: layer.dropped_rate or 0.0)
         expected = max(layer.expected_drop or 0.0 for layer in dropping)
-        text = f"{percent(job.moe.dropped_rate)}% of all assignments dropped, most in {_place(worst)}"
-        yield Reading(job.moe.dropped_rate, text, "all layers", expected)
+        yield Reading(job.moe.dropped_rate, partial(_dropped, job.moe.dropped_rate, worst, True), WHOLE, expected)
     for layer in dropping:
-        text = f"{percent(layer.dropped_rate)}% of the assignments dropped in {_place(layer)}"
-        yield Reading(layer.dropped_rate or 0.0, text, layer.name, layer.expected_drop or 0.0)
+        rate = layer.dropped_rate or 0.0
+        yield Reading(rate, partial(_dropped, rate, layer), layer.name, layer.expected_drop or 0.0)
+
+
+def _dropped(rate: float, layer: MoeLayer, whole: bool = False) -> str:
+    return f"{percent(rate)}% of {'all' if whole else 'the'} assignments dropped{', most' * whole} in {_place(layer)}"
 
 
 def _place(layer: MoeLayer) -> str:
@@ -66,56 +88,53 @@ def _place(layer: MoeLayer) -> str:
     return f"{layer.name} (busiest: expert {busiest}, {percent(counts[busiest] / sum(counts), 0)}% of its load)"
 
 
-def drop_limit(reading: Reading, past: Sequence[float]) -> Measured | None:
+def drop_limit(reading: Reading, usual: Usual | None) -> Measured | None:
     """The greater of 2 x what balanced routing drops + 1 point, and 3 x the run's own median (proposed)."""
-    if len(past) < ARMED_AFTER:
-        return None
-    return reading.value, max(2 * reading.expected + 0.01, 3 * median(past))
+    return (reading.value, max(2 * reading.expected + 0.01, 3 * usual.middle)) if usual else None
 
 
 def _throughput(job: Job) -> Iterator[Reading]:
     rate = job.tokens_per_s or job.samples_per_s
     if rate and job.state == "live":
         unit = "tokens" if job.tokens_per_s else "samples"
-        yield Reading(rate, f"throughput fell to {si(rate)} {unit}/s" + _blame(job))
+        yield Reading(rate, lambda: f"throughput fell to {si(rate)} {unit}/s" + _blame(job))
 
 
 def _blame(job: Job) -> str:
     return f" ({job.regime.time.replace('_', '-')})" if job.regime.time not in (None, "unknown") else ""
 
 
-def slowdown(reading: Reading, past: Sequence[float]) -> Measured | None:
+def slowdown(reading: Reading, usual: Usual | None) -> Measured | None:
     """Share lost against the run's own median; 30%, and four times its own noise on a restless machine."""
-    if len(past) < ARMED_AFTER:
+    if usual is None:
         return None
-    usual = median(past)
-    noise = 1.4826 * median(abs(value - usual) for value in past) / usual
-    return max(0.0, 1 - reading.value / usual), max(0.3, 4 * noise)
+    return max(0.0, 1 - reading.value / usual.middle), max(0.3, 4 * usual.spread / usual.middle)
 
 
 def _not_a_number(job: Job) -> Iterator[Reading]:
     if job.loss is not None:
-        yield Reading(float(not math.isfinite(job.loss)), f"the loss is {job.loss} at step {job.step}")
+        yield Reading(float(not math.isfinite(job.loss)), lambda: f"the loss is {job.loss} at step {job.step}")
 
 
 def _failed(job: Job) -> Iterator[Reading]:
     failed = job.state == "finished" and job.exit_code not in (None, 0, *STOPPED_BY_HAND)
-    text = f"ended with exit code {job.exit_code} at step {job.step}"
-    yield Reading(float(failed), text, ago=(job.age_s or 0.0) if failed else 0.0)
+    began = (job.age_s or 0.0) if failed else 0.0
+    yield Reading(float(failed), lambda: f"ended with exit code {job.exit_code} at step {job.step}", ago=began)
 
 
 def _lost(job: Job) -> Iterator[Reading]:
-    text = f"not heard since {age(job.age_s)}: its process is gone, or its host"
-    yield Reading(float(job.state == "lost"), text, ago=(job.age_s or 0.0) if job.state == "lost" else 0.0)
+    lost = job.state == "lost"
+    silent = (job.age_s or 0.0) if lost else 0.0
+    yield Reading(float(lost), lambda: f"not heard for {age(silent)}: its process is gone, or its host", ago=silent)
 
 
 def _stall(job: Job) -> Iterator[Reading]:
     idle = (job.age_s or 0.0) if job.state == "stale" else 0.0
     expected = job.step_time_s.median or 0.0
-    yield Reading(idle, f"no step for {age(idle)} after step {job.step}", expected=expected, ago=idle)
+    yield Reading(idle, lambda: f"no step for {age(idle)} after step {job.step}", expected=expected, ago=idle)
 
 
-def stall_limit(reading: Reading, past: Sequence[float]) -> Measured:
+def stall_limit(reading: Reading, usual: Usual | None) -> Measured:
     """A minute, or ten steps if they are longer: evaluation and checkpoints take their time."""
     return reading.value, max(60.0, 10 * reading.expected)
 
@@ -124,10 +143,10 @@ def _verdict(job: Job) -> Iterator[Reading]:
     """A critical verdict that somebody should be woken for; a loss that is no number has its own rule."""
     regime = job.regime
     urgent = regime.severity == "crit" and regime.label in WORTH_WAKING and job.state == "live"
-    yield Reading(float(urgent and (job.loss is None or math.isfinite(job.loss))), regime.headline or "")
+    yield Reading(float(urgent and (job.loss is None or math.isfinite(job.loss))), lambda: regime.headline or "")
 
 
-def truth(reading: Reading, past: Sequence[float]) -> Measured:
+def truth(reading: Reading, usual: Usual | None) -> Measured:
     """For what is either so or not."""
     return reading.value, 0.5
 

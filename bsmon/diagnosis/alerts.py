@@ -8,12 +8,13 @@ from hashlib import blake2s
 
 from msgspec.structs import replace
 
-from bsmon.diagnosis.alert_rules import ALERT_RULES, AlertRule, Reading
+from bsmon.diagnosis.alert_rules import ALERT_RULES, AlertRule, Reading, Usual, usual
 from bsmon.model import Alert, Job
 
 CLEARS_BELOW = 0.8  # of the limit
 KEPT_CLEARED = 200
 KEPT_READINGS = 600  # ten minutes at one a second
+LEARNS_EVERY = 10  # readings; what is usual does not change from one second to the next
 MAX_PLACES = 8  # alerts that one rule may have standing in one job; a flood tells nothing
 
 SEVERITIES = ("crit", "warn", "note")
@@ -74,7 +75,7 @@ class AlertEngine:
 
     def _follow(self, place: _Place, rule: AlertRule, reading: Reading, job: Job, now: float) -> bool:
         """Move one place on; True if its alert was raised just now."""
-        measured = rule.measure(reading, place.past)
+        measured = rule.measure(reading, place.usual)
         if measured is None:
             place.learn(reading.value, job.step)
             return False
@@ -89,7 +90,7 @@ class AlertEngine:
         elif place.alert and place.below_since is not None and now - place.below_since >= rule.clear_after:
             self._clear(place)
         elif place.alert and value > limit:
-            place.alert = replace(place.alert, value=value, limit=limit, message=reading.message)
+            place.alert = replace(place.alert, value=value, limit=limit, message=reading.message())
         return False
 
     def _clear(self, place: _Place) -> None:
@@ -103,7 +104,9 @@ class _Place:
 
     def __init__(self) -> None:
         self.alert: Alert | None = None
-        self.past: deque[float] = deque(maxlen=KEPT_READINGS)
+        self.usual: Usual | None = None
+        self._past: deque[float] = deque(maxlen=KEPT_READINGS)
+        self._learned = 0
         self.above_since: float | None = None
         self.below_since: float | None = None
         self._learned_step: int | None = None
@@ -116,8 +119,11 @@ class _Place:
     def learn(self, value: float, step: int | None) -> None:
         """Each step's reading counts once, however often it is looked at."""
         if step is None or step != self._learned_step:
-            self.past.append(value)
+            self._past.append(value)
             self._learned_step = step
+            self._learned += 1
+            if self._learned % LEARNS_EVERY == 0:
+                self.usual = usual(self._past)
 
 
 def _alert(rule: AlertRule, reading: Reading, measured: tuple[float, float], job: str, since: float) -> Alert:
@@ -133,5 +139,5 @@ def _alert(rule: AlertRule, reading: Reading, measured: tuple[float, float], job
         limit=limit,
         since=since,
         state="raised",
-        message=reading.message,
+        message=reading.message(),
     )

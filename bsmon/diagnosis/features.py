@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any
 
@@ -20,6 +21,9 @@ SPIKE = 10.0  # a step this many times longer than the median is an evaluation, 
 RECENT = 10  # steps that make the present level of the loss
 HARDWARE = ("hw_slowdown", "thermal", "brake")  # parts of NVML's names for what the hardware does on its own
 EXPECTED_TOKENS = 1000  # an expert without a token where this many were expected is dead
+
+PHASES = ("data_wait", "forward", "backward", "optimizer", "communication")
+_PHASES_OF = attrgetter("duration", "data_wait", "forward", "backward", "optimizer_time", "communication")
 
 
 def window_seconds(step_s: float | None) -> float:
@@ -42,8 +46,8 @@ def features_of(windows: Sequence[RankWindow], job: Job) -> Features:
         on_cpu=all(window.hello.device.type == "cpu" for window in windows) if windows else None,
         step_s=step_s,
         step_cv=_cv(_durations(steady)),
-        work=_middle(steady, lambda r: r.tokens or r.samples),
-        cpu_time=_middle(steady, lambda r: r.cpu_time),
+        work=_middle(steady, lambda record: record.tokens or record.samples),
+        cpu_time=_middle(steady, attrgetter("cpu_time")),
         non_finite=_non_finite(every),
         skipped_streak=float(max((_streak(window.records) for window in windows), default=0)) if every else None,
         reserved_ratio=_ratio(job.memory.reserved, job.memory.allocated),
@@ -91,26 +95,28 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-def _share(records: Sequence[Record], read: Callable[[Record], float | None]) -> float | None:
+def _share(values: Sequence[float | None], spans: Sequence[float]) -> float | None:
     """A phase's share of the step time: of the sums, so that a freeze in every n-th step counts in full."""
-    values = ((read(record), record.duration) for record in records)
-    told = [(value, span) for value, span in values if value is not None and span and abs(value) < 1e7]
-    return _ratio(sum(value for value, _ in told), sum(span for _, span in told)) if told else None
+    if None in values:
+        told = [(value, span) for value, span in zip(values, spans, strict=True) if value is not None]
+        if not told:
+            return None
+        values, spans = zip(*told, strict=True)
+    share = sum(value or 0.0 for value in values) / sum(spans)
+    return share if math.isfinite(share) else None
 
 
 def _phases(ranks: dict[int, list[Record]]) -> Part:
     """Median over the ranks; of collectives the least, since the others also wait for the last to come."""
-
-    def over_ranks(read: Callable[[Record], float | None], join: Callable[[list[float]], float]) -> float | None:
-        shares = [share for records in ranks.values() if (share := _share(records, read)) is not None]
-        return min(join(shares), 1.0) if shares else None
-
+    shares: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    for records in ranks.values():
+        spans, *columns = zip(*map(_PHASES_OF, records), strict=True)
+        for phase, column in zip(PHASES, columns, strict=True):
+            if (share := _share(column, spans)) is not None:
+                shares[phase].append(min(share, 1.0))
     return {
-        "data_wait": over_ranks(lambda r: r.data_wait, median),
-        "forward": over_ranks(lambda r: r.forward, median),
-        "backward": over_ranks(lambda r: r.backward, median),
-        "optimizer": over_ranks(lambda r: r.optimizer_time, median),
-        "communication": over_ranks(lambda r: r.communication, min),
+        phase: (min(known) if phase == "communication" else median(known)) if known else None
+        for phase, known in shares.items()
     }
 
 
@@ -123,9 +129,14 @@ def _own(record: Record) -> float | None:
 
 def _lateness(ranks: dict[int, list[Record]]) -> Part:
     """How far the slowest rank comes behind the median of the others, in shares of a step."""
-    own = {rank: share for rank, records in ranks.items() if (share := _share(records, _own)) is not None}
+    if len(ranks) < 2:
+        return {}
+    shares = {
+        rank: _share([_own(record) for record in records], _durations(records)) for rank, records in ranks.items()
+    }
+    own = {rank: share for rank, share in shares.items() if share is not None}
     if len(own) < 2:
-        return {"lateness": None, "late_rank": None}
+        return {}
     last = max(own, key=lambda rank: own[rank])
     others = median(share for rank, share in own.items() if rank != last)
     return {"lateness": max(0.0, own[last] - others), "late_rank": last}

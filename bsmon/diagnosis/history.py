@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -22,8 +21,7 @@ class History:
     """A job's own references. ``relate`` adds to the signals what only a comparison with the past can tell."""
 
     def __init__(self) -> None:
-        self._paces: deque[float] = deque(maxlen=KEPT)  # seconds a token, sample or step
-        self._cpu_paces: deque[float] = deque(maxlen=KEPT)
+        self._paces, self._cpu_paces = _Paces(), _Paces()
         self._losses: deque[float] = deque(maxlen=KEPT)
         self._norms: deque[float] = deque(maxlen=KEPT)
         self._memory: deque[tuple[int, float]] = deque(maxlen=KEPT)  # (step, bytes)
@@ -32,8 +30,8 @@ class History:
 
     def relate(self, features: Features) -> Features:
         """The signals with drift, rise of the loss, norm ratio, clock loss and memory creep filled in."""
-        drift, sigmas = _above(_pace(features, features.step_s), self._paces)
-        cpu_drift, _ = _above(_pace(features, features.cpu_time), self._cpu_paces)
+        drift, sigmas = self._paces.above(_pace(features, features.step_s))
+        cpu_drift, _ = self._cpu_paces.above(_pace(features, features.cpu_time))
         rise, loss_sigmas = self._rise(features)
         return replace(
             features,
@@ -50,12 +48,11 @@ class History:
     def add(self, features: Features, slow: bool = False, unstable: bool = False) -> None:
         """Keep a closed window; a bad one is no reference. Another amount of work a step begins a new one."""
         if _changed(self._work, features.work):
-            self._paces.clear()
-            self._cpu_paces.clear()
+            self._paces, self._cpu_paces = _Paces(), _Paces()
         self._work = features.work
         if not slow:
-            _keep(self._paces, _pace(features, features.step_s))
-            _keep(self._cpu_paces, _pace(features, features.cpu_time))
+            self._paces.add(_pace(features, features.step_s))
+            self._cpu_paces.add(_pace(features, features.cpu_time))
         if not unstable:
             _keep(self._losses, features.loss)
             _keep(self._norms, features.grad_norm)
@@ -99,7 +96,7 @@ class History:
 
 def _pace(features: Features, span: float | None) -> float | None:
     """Seconds a unit of work: dynamic batches must not look like drift."""
-    return span / (features.work or 1.0) if span is not None else None
+    return span / (features.work or 1.0) if span else None
 
 
 def _changed(before: float | None, now: float | None) -> bool:
@@ -113,15 +110,24 @@ def _keep(series: deque[float], value: float | None) -> None:
         series.append(value)
 
 
-def _above(value: float | None, past: Sequence[float]) -> tuple[float | None, float | None]:
-    """(value over the best of the past, less 1; the same in standard deviations of the past windows).
+class _Paces:
+    """Seconds a token, sample or step in past windows."""
 
-    Best is the lower decile: on a noisy machine the very best window is luck.
-    """
-    if value is None or len(past) < ENOUGH:
-        return None, None
-    ordered = sorted(past)
-    best = ordered[len(ordered) // 10]
-    spread = 1.4826 * median(abs(pace - median(ordered)) for pace in ordered)
-    floor = 0.01 * best
-    return max(0.0, value / best - 1), max(0.0, value - median(ordered)) / max(spread, floor)
+    def __init__(self) -> None:
+        self._past: deque[float] = deque(maxlen=KEPT)
+        self._best = self._middle = self._spread = 0.0
+
+    def add(self, pace: float | None) -> None:
+        """Best is the lower decile: on a noisy machine the very best window is luck."""
+        _keep(self._past, pace)
+        if self._past:
+            ordered = sorted(self._past)
+            self._best, self._middle = ordered[len(ordered) // 10], ordered[len(ordered) // 2]
+            self._spread = 1.4826 * median(abs(past - self._middle) for past in ordered)
+
+    def above(self, pace: float | None) -> tuple[float | None, float | None]:
+        """(pace over the best, less 1; above the middle in standard deviations of the past windows)."""
+        if pace is None or len(self._past) < ENOUGH:
+            return None, None
+        spread = max(self._spread, 0.01 * self._best)
+        return max(0.0, pace / self._best - 1), max(0.0, pace - self._middle) / spread

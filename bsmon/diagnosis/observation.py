@@ -24,7 +24,7 @@ Part = dict[str, Any]  # some of the fields of Features
 
 GIB = float(2**30)
 OPTIMIZER_BYTES, HOST_LINK = 16.0, 1e10  # bytes a parameter of mixed-precision Adam; bytes/s of a slow PCIe link
-SUSTAINED = 0.85  # of the maximal SM clock, which a GPU at its power limit needn't hold
+SUSTAINED = 0.75  # of the maximal SM clock: a GPU at its power limit rarely holds more
 SLOWS_AT = {"a100": 93.0, "h100": 95.0, "h200": 95.0}  # degrees C (KempnerPulse)
 SLOW_STORAGE = ("hdd", "nfs", "network", "lustre", "usb")
 EXPLODES = ("explode", "diverge", "blows up", "nan")
@@ -65,12 +65,10 @@ def diagnose(case: Mapping[str, Any]) -> Verdict:
 
 
 def _decided(findings: Sequence[Finding]) -> Finding | None:
-    """The first finding, unless it names no cause, is a guess by its own rule, or another one is as good."""
-    first = findings[0] if findings else None
-    if first is None or first.rule.label == "unknown" or first.rule.confidence <= UNDECIDED:
-        return None
-    rivals = (finding for finding in findings[1:] if finding.rule.label not in (first.rule.label, "unknown"))
-    return None if any(_rivals(first, finding) for finding in rivals) else first
+    """The first finding that names a cause and is no guess by its own rule, unless another one is as good."""
+    named = [f for f in findings if f.rule.label != "unknown" and f.rule.confidence > UNDECIDED]
+    rivals = [finding for finding in named[1:] if finding.rule.label != named[0].rule.label]
+    return named[0] if named and not any(_rivals(named[0], finding) for finding in rivals) else None
 
 
 def _rivals(first: Finding, second: Finding) -> bool:
@@ -85,9 +83,9 @@ def _rivals(first: Finding, second: Finding) -> bool:
 
 def _deciding(features: Features, findings: Sequence[Finding]) -> list[str]:
     """What would decide: shares of the step where causes compete, else every signal that is not known."""
-    if findings and findings[0].rule.label != "unknown":
-        names = ", ".join(dict.fromkeys(finding.rule.label for finding in findings))
-        return [f"a breakdown of the step time that tells {names} apart"]
+    labels = list(dict.fromkeys(f.rule.label for f in findings if f.rule.confidence > UNDECIDED))
+    if len(labels) > 1:
+        return [f"a breakdown of the step time that tells {', '.join(labels)} apart"]
     unknown = [name for name in DECIDING if getattr(features, name) is None]
     if features.step_s is None:
         unknown.insert(0, "step_s")
@@ -353,7 +351,7 @@ def _stability(seen: Observed) -> Part:
     series = seen.series("loss_series")
     norms = [value for name in NORMS if (value := seen.number(name)) is not None]
     told = [*losses, *series, *norms]
-    high = seen.number("loss_now", "loss_peak") if not series else series[-1]
+    high = max((v for v in (seen.number("loss_now"), seen.number("loss_peak"), *series[-1:]) if v), default=None)
     lows = [v for v in (seen.number("loss_min"), seen.number("loss_before"), *series[:-1]) if v and math.isfinite(v)]
     before, norm = seen.number("grad_norm_before"), seen.number("grad_norm_now", "grad_norm_peak")
     ratio = _ratio(norm, before)
