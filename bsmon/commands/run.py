@@ -47,6 +47,8 @@ def split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
         if not given and not rest:
             raise CommandError(f"{option} needs a value", USAGE)
         options[option] = value if given else rest.pop(0)
+    if not rest:
+        raise CommandError("nothing to run: give a SCRIPT, `-m MODULE` or `-- COMMAND` (bsmon run --help)", USAGE)
     return options, rest
 
 
