@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bsmon_agent import wire
 from bsmon_agent.probes.base import Probe
 from bsmon_agent.routers import wraps
-from bsmon_agent.routers.blind import compiler_ran, why_uncalled
-from bsmon_agent.routers.counter import Counter, Start
+from bsmon_agent.routers.blind import why_uncalled
+from bsmon_agent.routers.counter import Counter, Mark, Start, marks
 from bsmon_agent.routers.find import find
 from bsmon_agent.routers.padding import padding_of
 from bsmon_agent.routers.tally import UnreadableError, tally
@@ -65,7 +64,7 @@ class RouterProbe(Probe):
         self._counters: list[Counter] = []
         self._starts: list[Start] = []
         self._whole = True  # the starts were taken where the step before ended
-        self._saved: list[tuple[Counter, Tensor, Tensor]] = []
+        self._marks: list[Mark] = []
         self._wraps: list[Any] = []
         self._forwards = {True: 0, False: 0}
 
@@ -109,16 +108,13 @@ class RouterProbe(Probe):
 
     def backward_begin(self, roots: tuple[Any, ...]) -> None:
         """A compiled region inside a checkpoint counts again when it is recomputed; what a backward adds is undone."""
-        if self._armed and compiler_ran():
-            may_recount = [counter for counter in self._counters if counter.traced is not False]
-            self._saved = [(counter, counter.ints.clone(), counter.floats.clone()) for counter in may_recount]
+        if self._armed:
+            self._marks = marks(self._counters)
 
     def backward_end(self, failed: bool) -> None:
-        with torch.no_grad():
-            for counter, ints, floats in self._saved:
-                counter.ints.copy_(ints)
-                counter.floats.copy_(floats)
-        self._saved = []
+        for mark in self._marks:
+            mark.restore()
+        self._marks = []
 
     def collect(self, record: dict[str, Any]) -> None:
         if not self._counters or not self._armed:

@@ -24,6 +24,5 @@ def why_uncalled(forwards: dict[bool, int], training_only: bool) -> str:
 
 def compiler_ran() -> bool:
     """Has torch.compile compiled anything in this process?"""
-    utils = sys.modules.get("torch._dynamo.utils")
-    frames = getattr(utils, "counters", {}).get("frames", {}) if utils is not None else {}
-    return bool(frames.get("total"))
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return any(counters.get(kind, {}).get(what) for kind, what in (("frames", "total"), ("stats", "unique_graphs")))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bsmon_agent.patches import Callback
+from bsmon_agent.routers.blind import compiler_ran
 from bsmon_agent.routers.reading import Call, Choice, Ids, Mask, Reading, describe
 from bsmon_agent.routers.registry import Site
 from bsmon_agent.routers.tally import PLACE, SCALARS
@@ -49,6 +51,31 @@ class Delta(NamedTuple):
     ints: Tensor
     floats: Tensor
     host: list[int]
+
+
+class Mark(NamedTuple):
+    """What a counter's tensors held at some moment, to undo what came after."""
+
+    counter: Counter
+    ints: Tensor
+    floats: Tensor
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            self.counter.ints.copy_(self.ints)
+            self.counter.floats.copy_(self.floats)
+
+
+def marks(counters: Iterable[Counter]) -> list[Mark]:
+    """Marks of those counters that may be part of compiled regions.
+
+    A graph cannot ask whether it is being recomputed (a checkpoint around a compiled block), but nothing that a
+    backward adds is a forward pass, so it can be undone.
+    """
+    if not compiler_ran():
+        return []
+    with torch.no_grad():
+        return [Mark(one, one.ints.clone(), one.floats.clone()) for one in counters if not one.host[PLACE["calls"]]]
 
 
 class Counter:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bsmon_agent.patches import Callback
 from bsmon_agent.routers import statistics, wraps
 from bsmon_agent.routers.blind import why_uncalled
-from bsmon_agent.routers.counter import Counter, Start
+from bsmon_agent.routers.counter import Counter, Mark, Start, marks
 from bsmon_agent.routers.find import find
 from bsmon_agent.routers.padding import padding_of
 from bsmon_agent.routers.registry import Site
@@ -31,6 +31,7 @@ class Watch:
         self.training_only = training_only
         self.spent = 0
         self.padding: Tensor | None = None
+        self._marks: list[Mark] = []
         self.forwards = {True: 0, False: 0}  # by training mode
         sites = find(module)
         self._wraps = wraps.acquire(sites)
@@ -43,10 +44,12 @@ class Watch:
 
     def read(self) -> list[dict[str, Any]]:
         """One map a router, in the order of the modules: the counted fields of the contract's ``moe.layers``."""
+        self._undo()
         return [self._layer(counter, start) for counter, start in zip(self._counters, self._starts, strict=True)]
 
     def reset(self) -> None:
         """Count from here."""
+        self._undo()
         self.forwards = {True: 0, False: 0}
         for counter in self._counters:
             counter.forgive()
@@ -64,12 +67,21 @@ class Watch:
     def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
             return
+        self._undo()
         self.forwards[module.training] += 1
         self.padding = padding_of(module, args, kwargs)
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self.padding = None
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+            return
+        self.padding = None
+        self._marks = marks(self._counters)
+
+    def _undo(self) -> None:
+        """Forget what was counted since the last forward ended: compiled regions that a checkpoint recomputed."""
+        for mark in self._marks:
+            mark.restore()
+        self._marks = []
 
     def _counted(self, counter: Counter, start: Start) -> dict[str, Any]:
         delta = counter.since(start)
