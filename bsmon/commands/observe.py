@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EVERY = 2.0  # seconds between two looks
 TICK = 0.25  # seconds
+LAST_WORDS = 1.0  # seconds until the end of a process has been seen
 
 
 def snapshot(arguments: list[str]) -> int:
@@ -102,16 +103,20 @@ def follow(monitor: Monitor, every: float, as_json: bool = False, over: Callable
     from bsmon.report.changes import Changes
     from bsmon.report.json import line
 
-    changes = Changes()
+    changes, printed = Changes(), -1
     settle(monitor)
     while True:
-        ended = over()  # asked first, so that the last lines show how it ended
+        ended = over()
+        if ended:
+            time.sleep(LAST_WORDS)
         monitor.tick()
-        found = monitor.snapshot()
-        for text in [line(found)] if as_json else changes.lines(found):
-            print(text, flush=True)
+        found, revision = monitor.snapshot(), monitor.revision
+        if revision != printed:
+            for text in [line(found)] if as_json else changes.lines(found):
+                print(text, flush=True)
         if ended:
             return
+        printed = revision
         _wait(monitor, every, over)
 
 
