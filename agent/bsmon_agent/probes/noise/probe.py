@@ -20,7 +20,7 @@ MAX_PARTS = 4096
 
 
 class NoiseProbe(Probe):
-    """Measures a step in which it is armed, by the way that the step before allows.
+    """Measures a step in which it is armed, in the way that the last such step allows.
 
     Several backward passes a step, or several processes that average their gradients: hooks on the leaves. One pass
     in one process: the two halves of its batch. What can't be trusted is left out, and the reason told.
@@ -33,7 +33,7 @@ class NoiseProbe(Probe):
         self.reason: str | None = None  # why nothing is measured
         self._root: Any = None  # weak
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._usual = 0  # backward passes in the step before
+        self._usual = 0  # backward passes in the last step in which it was armed
         self._failures = 0
         self._leaves: Leaves | None = None
         self._halves: Halves | None = None
@@ -93,6 +93,8 @@ class NoiseProbe(Probe):
 
     def step_begin(self, optimizer: Any) -> None:
         self._stepped = True
+        if self._tried and optimizer not in self._optimizers:
+            self._trouble = "an optimizer joined in this step"
         self._optimizers.add(optimizer)
 
     def collect(self, record: dict[str, Any]) -> None:
@@ -104,7 +106,7 @@ class NoiseProbe(Probe):
             elif self._trouble:
                 self._failures += 1
                 self.reason = self._trouble if self._failures >= PATIENCE else self.reason
-        self._usual = self._passes
+        self._usual = self._passes or self._usual
         self._fresh()
 
     # ------------------------------------------------------------ how it is measured
