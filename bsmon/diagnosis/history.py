@@ -38,6 +38,7 @@ class History:
             drift=drift,
             drift_sigmas=sigmas,
             cpu_drift=cpu_drift,
+            loss_low=min(self._losses, default=None),
             loss_rise=rise,
             loss_sigmas=loss_sigmas,
             norm_ratio=self._norm_ratio(features.grad_norm),

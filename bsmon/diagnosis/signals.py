@@ -6,6 +6,8 @@ sizes bytes. The derived signals below are what the rules read; they stay None a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 LAUNCHES_S = 0.3  # more host time than this in a step is no launch overhead: 30,000 operations of 10 us
@@ -82,7 +84,8 @@ class Features(Struct, frozen=True, kw_only=True):
     # statistics
     loss: float | None = None
     loss_noise: float | None = None  # from one step to the next
-    loss_rise: float | None = None  # over the recent minimum, less 1
+    loss_low: float | None = None  # the recent minimum
+    loss_rise: float | None = None  # above it, as a share of it
     loss_sigmas: float | None = None
     loss_trend_up: bool | None = None  # said in words
     non_finite: bool | None = None
@@ -172,6 +175,16 @@ class Features(Struct, frozen=True, kw_only=True):
         """Drift that is no noise: 4 standard deviations, and on a CPU the thread must have worked longer, too."""
         real = _where(self.drift, _over(self.drift_sigmas, 4))
         return min(real, self.cpu_drift) if real and self.on_cpu and self.cpu_drift is not None else real
+
+    @property
+    def step_ratio(self) -> float | None:
+        """Step time over the best window's."""
+        return None if self.drift is None else 1 + self.drift
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """The training thread's CPU time a step over the best window's."""
+        return None if self.cpu_drift is None else 1 + self.cpu_drift
 
     @property
     def slower_share(self) -> float | None:
@@ -269,3 +282,14 @@ SIGNALS: dict[str, str] = {
     "drift": "the job's own earlier step time",
     "gc_explains": "the pauses against step time",
 }
+OF_A_GPU = frozenset(("gpu_busy", "gpu_idle", "flops", "tensor_active", "clock_loss"))
+OF_SEVERAL_RANKS = frozenset(("communication", "lateness"))
+OF_A_CPU = frozenset(("cpu_time",))
+
+
+def unknown(features: Features, names: Iterable[str]) -> list[str]:
+    """Those of these signals that are not known, and could be where this job runs."""
+    beside = OF_A_GPU if features.on_cpu else OF_A_CPU
+    if (features.world_size or 1) == 1:
+        beside = beside | OF_SEVERAL_RANKS
+    return [SIGNALS[name] for name in names if name not in beside and getattr(features, name) is None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bsmon.diagnosis.features import MIN_STEPS
 from bsmon.diagnosis.rules import Axis, Finding
-from bsmon.diagnosis.signals import SIGNALS, Features
+from bsmon.diagnosis.signals import Features, unknown
 from bsmon.model import Regime
 
 SEVERITIES = (None, "note", "warn", "crit")
@@ -103,16 +103,9 @@ def _quiet(features: Features) -> Regime:
 
 
 def unseen(features: Features) -> list[str]:
-    """The unknown signals that would tell compute from the rest, for where this job runs."""
-    if features.on_cpu:
-        wanted = ["data_wait", "elasticity", "cpu_time"]
-    else:
-        wanted = ["data_wait", "gpu_idle", "flops", "tensor_active", "clock_loss"]
-    if (features.world_size or 1) > 1:
-        wanted += ["communication", "lateness"]
-    return sorted((SIGNALS[name] for name in wanted if getattr(features, name) is None), key=_deciding)
-
-
-def _deciding(signal: str) -> int:
-    """GPU idle time and the step time at another batch are what tells overhead from compute: they come first."""
-    return 0 if signal in (SIGNALS["gpu_idle"], SIGNALS["elasticity"]) else 1
+    """The unknown signals that would tell compute from the rest, for where this job runs, the most telling first."""
+    first = "elasticity" if features.on_cpu else "gpu_idle"
+    return unknown(
+        features,
+        (first, "data_wait", "flops", "tensor_active", "clock_loss", "cpu_time", "communication", "lateness"),
+    )

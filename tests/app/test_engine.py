@@ -9,6 +9,7 @@ import pytest
 from made_jobs import START, job, records, watch
 
 from bsmon.diagnosis.engine import Engine
+from bsmon.diagnosis.features import window_seconds
 from bsmon.diagnosis.rules import RULES
 from bsmon.diagnosis.signals import SIGNALS, Features
 from bsmon.model import Gpu, MemoryView, Noise, Regime
@@ -93,9 +94,10 @@ def test_drift_is_told_and_its_cause_is_not_made_up() -> None:
     said = list(watch([records(1000, lambda step: {"duration": 0.16} if step > 500 else {})], device="cuda"))
     last = said[-1][1]
     assert last.time == last.label == "unknown"
-    assert last.headline and "slower than its own best window" in last.headline
+    assert last.headline and "1.60 times as long a step" in last.headline
     assert last.confidence is not None and last.confidence <= 0.5
     assert last.missing
+    assert not any("collectives" in signal for signal in last.missing)  # there is but one rank
 
 
 def test_more_work_a_step_is_no_drift() -> None:
@@ -158,6 +160,11 @@ def test_noise_is_a_note_and_yields_to_lost_time() -> None:
     assert (said[-1][1].label, said[-1][1].severity) == ("noise_limited", "note")
     said = list(watch([records(700, slow_loader)], view=lambda now: job(noise=noisy)))
     assert (said[-1][1].label, said[-1][1].statistics) == ("input_bound", "noise_limited")
+
+
+def test_a_window_holds_twenty_steps_and_ten_seconds_past_the_warm_up() -> None:
+    assert window_seconds(None) == window_seconds(0.01) == 10
+    assert window_seconds(2.0) == 60
 
 
 def test_no_news_no_change_and_forgetting() -> None:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from string import Formatter
 from typing import Literal
 
-from bsmon.diagnosis.signals import SIGNALS, Features
+from bsmon.diagnosis.signals import Features, unknown
 from bsmon.model import Severity
 
 Axis = Literal["time", "memory", "statistics", "experts"]
@@ -35,7 +35,7 @@ class Rule:
     advice: str
     check: str  # what would refute it
     confidence: float
-    deciding: tuple[str, ...] = ()  # keys of SIGNALS; one of them unknown: UNDECIDED at most
+    deciding: tuple[str, ...] = ()  # keys of SIGNALS; while one of them is missing: UNDECIDED at most
     recovers: str | None = None  # the signal that is the share of step time to win
     severity: Severity | None = "warn"
     critical: float = math.inf  # the signal's value from which the severity is crit
@@ -80,7 +80,7 @@ def value_of(rule: Rule, features: Features) -> float | None:
 
 def find(rule: Rule, features: Features, value: float) -> Finding:
     """The finding of a rule whose signal has this value."""
-    missing = tuple(SIGNALS[name] for name in rule.deciding if getattr(features, name) is None)
+    missing = tuple(unknown(features, rule.deciding))
     known = [text.format(**_known(features, fields)) for text, fields in rule.templates if _all(features, fields)]
     share = getattr(features, rule.recovers) if rule.recovers else None
     return Finding(
