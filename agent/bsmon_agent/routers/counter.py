@@ -156,7 +156,7 @@ class Counter:
                 self._scalar("refused").add_(1)
                 return
             scored = self._add(reading, None)
-            for name, value in _constants(reading, scored, 0).items():
+            for name, value in self._constants(reading, scored, 0).items():
                 self._scalar(name).add_(value)
 
     def _eager(self, call: Call) -> None:
@@ -185,11 +185,11 @@ class Counter:
         return None
 
     def _count(self, reading: Reading) -> None:
-        padding = self.owner.padding
+        padding = self.owner.padding if reading.padding is None else reading.padding
         if padding is not None and (padding.shape[0] != reading.tokens or not _by_token(reading.assigned)):
             padding = None
         scored = self._add(reading, padding)
-        for name, value in _constants(reading, scored, int(padding is not None)).items():
+        for name, value in self._constants(reading, scored, int(padding is not None)).items():
             self.host[PLACE[name]] += value
 
     # ------------------------------------------------------------ adding up
@@ -213,6 +213,24 @@ class Counter:
         entropy, scored = reading.scores.entropy(MOST)
         self.floats[0].add_(entropy)
         return scored
+
+    def _constants(self, reading: Reading, scored: int, masked: int) -> dict[str, int]:
+        """What a call adds whose size Python knows."""
+        return {
+            "calls": 1,
+            "tokens": reading.tokens,
+            "assignments": reading.tokens * reading.top_k,
+            "groups": reading.groups,
+            "capacity": reading.capacity or 0,
+            "scored": scored,
+            "masked": masked,
+            "assigned": int(reading.assigned is not None),
+            "kept": int(reading.kept is not None),
+            "tokenwise": int(_by_token(reading.kept)),
+            "sightless": int(not reading.shows_drops),
+            "dropless": int(self.site.known.dropless is True),
+            "unsplit": int(not reading.splits),
+        }
 
     def _block(self, number: int) -> Tensor:
         size = self.experts + 1
@@ -242,24 +260,6 @@ def _lost(reading: Reading, kept: Choice, experts: int) -> Tensor:
     elif _by_token(reading.assigned):
         none_left = none_left & (reading.assigned.per_token(experts) > 0)
     return none_left.sum()
-
-
-def _constants(reading: Reading, scored: int, masked: int) -> dict[str, int]:
-    """What a call adds whose size Python knows."""
-    return {
-        "calls": 1,
-        "tokens": reading.tokens,
-        "assignments": reading.tokens * reading.top_k,
-        "groups": reading.groups,
-        "capacity": reading.capacity or 0,
-        "scored": scored,
-        "masked": masked,
-        "assigned": int(reading.assigned is not None),
-        "kept": int(reading.kept is not None),
-        "tokenwise": int(_by_token(reading.kept)),
-        "sightless": int(not reading.shows_drops),
-        "unsplit": int(not reading.splits),
-    }
 
 
 def _device(module: nn.Module) -> torch.device:

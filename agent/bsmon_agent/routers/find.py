@@ -41,13 +41,21 @@ def find(root: nn.Module) -> list[Site]:
         }
     sites = [taken[name] for name in tree if name in taken]
     for site in sites:
-        site.name = clean(site.name) or site.router
+        site.name = numbered(clean(site.name), site.module) or site.router
     return sites
 
 
 def clean(name: str) -> str:
     """A module's name without what wrappers (DDP, FSDP, checkpointing, compile) put into it."""
     return WRAPPERS.sub("", f"{name}.").rstrip(".")
+
+
+def numbered(name: str, module: nn.Module) -> str:
+    """A pipeline stage names its layers from 0; a router that knows its number in the whole model bears that one."""
+    number = getattr(module, "layer_number", None)
+    if not isinstance(number, int) or isinstance(number, bool):
+        return name
+    return re.sub(r"\.\d+\.", f".{number - 1}.", f".{name}", count=1).lstrip(".")
 
 
 def _parent(name: str, tree: Tree) -> nn.Module | None:

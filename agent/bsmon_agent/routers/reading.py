@@ -110,6 +110,7 @@ class Reading:
     skipped: Tensor | None = None
     used: Tensor | None = None  # [T] bool: tokens that were routed at all, where some were not
     doubt: Tensor | None = None  # a count: how often a recomputed choice contradicted what was seen
+    padding: Tensor | None = None  # [T] bool, where the router itself is told what is padding
     groups: int = 1  # how often the capacity applied afresh: once a call, or once a sequence
     capacity: int | None = None
     shows_drops: bool = True  # False: what the experts drop happens out of the router's sight

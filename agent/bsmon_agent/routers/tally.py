@@ -17,6 +17,7 @@ SCALARS = (
     "kept",
     "tokenwise",  # … which token was kept where
     "sightless",  # calls after which the experts may drop unseen
+    "dropless",  # calls of a router known to drop nothing: what it chose of nobody is its policy
     "unsplit",  # calls whose missing choices may be policy or capacity
     "skipped",
     "lost",
@@ -59,7 +60,9 @@ def _choices(count: dict[str, int], chosen: list[int], kept: list[int], padding:
     calls, nominal, skipped = count["calls"], count["assignments"], count["skipped"]
     trusted = count["assigned"] == calls and not count["doubt"]
     shows_kept = count["kept"] == calls
-    if trusted and not shows_kept and sum(chosen) < nominal - skipped:
+    if trusted and count["dropless"] == calls:
+        skipped = nominal - sum(chosen)
+    elif trusted and not shows_kept and sum(chosen) < nominal - skipped:
         trusted, shows_kept, kept = False, True, chosen  # the router itself hides what it dropped
     fields: dict[str, Any] = {"assignments": nominal - skipped, "policy_skipped": skipped}
     if trusted:

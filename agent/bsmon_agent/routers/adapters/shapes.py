@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bsmon_agent.routers.reading import Call, is_float, is_ids, local, parts, rows
+from bsmon_agent.routers.reading import Call, describe, is_float, is_ids, local, parts, rows
 
 
 def tokens_in(call: Call) -> int | None:
@@ -35,6 +35,13 @@ def find_ids(items: tuple[Any, ...], experts: int, top_k: int | None, tokens: in
         if fits_tokens and fits_choices:
             return found
     return None
+
+
+def chosen(call: Call, experts: int | None, top_k: int | None) -> tuple[Tensor, tuple[Any, ...]] | str:
+    """Expert numbers [T, K] and all parts of the output, for routers that answer numbers beside other things."""
+    items = parts(call.output)
+    ids = None if experts is None else find_ids(items, experts, top_k, None)
+    return f"its output {describe(call.output)} shows no expert numbers" if ids is None else (ids, items)
 
 
 def find_weights(items: tuple[Any, ...], ids: Tensor) -> Tensor | None:
@@ -66,6 +73,3 @@ def linear_logits(module: nn.Module, call: Call, experts: int) -> Tensor | None:
             bias = local(child.bias)
             return rows(functional.linear(hidden.to(weight.dtype), weight, bias))
     return None
-
-
-__all__ = ["find_ids", "find_weights", "find_wide", "linear_logits", "parts", "tokens_in"]

@@ -67,7 +67,6 @@ def longcat(site: Site, call: Call) -> Reading | str:
         ids.shape[0],
         assigned=Ids(ids),
         scores=None if logits is None else Scores(logits),
-        skipped=(ids >= experts).sum(),
     )
 
 
@@ -84,15 +83,13 @@ def zaya(site: Site, call: Call) -> Reading | str:
     if len(items) < 3 or not is_ids(items[2]) or experts is None:
         return f"its output {describe(call.output)} is not (logits, weights, numbers, state)"
     weights, ids = rows(items[1]), rows(items[2])
-    computed = weights != 0
     return Reading(
         experts,
         ids.shape[1],
         ids.shape[0],
-        assigned=Ids(ids, computed),
+        assigned=Ids(ids, weights != 0),
         scores=Scores(items[0]),
         weights=weights,
-        skipped=(~computed).sum(),
     )
 
 
