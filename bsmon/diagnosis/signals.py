@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 LAUNCHES_S = 0.3  # more host time than this in a step is no launch overhead: 30,000 operations of 10 us
+LINEAR = 1.2  # elasticity up to which a step still grows with the batch, not faster
 LOSS_SIGMAS = 5.0  # a loss has risen when it left its own step-to-step noise by this much (proposed)
 BURSTS_HIGH, BURSTS_LOW, BURSTS_RARE = 0.90, 0.05, 0.10  # GPU utilization that tells stalls from steady low load
 UNNAMED_FLOPS = 4 / 3  # a rate whose convention isn't named may count a full recompute: 8N instead of 6N a token
@@ -155,9 +156,12 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def batch_linear(self) -> float | None:
-        """Elasticity, as a sign of a busy GPU: only where nothing says that it waits."""
+        """Elasticity, as a sign of a busy GPU: only where nothing says that it waits.
+
+        Much over 1, the larger batch hits something else: other kernels, or memory that spills.
+        """
         waits = _over(self.data_wait, 0.05) or _under(self.gpu_busy, 0.7) or _over(self.gpu_idle, 0.15)
-        return None if self.elasticity is None or waits else min(self.elasticity, 1.0)
+        return None if self.elasticity is None or waits or self.elasticity > LINEAR else self.elasticity
 
     @property
     def scaling(self) -> float | None:

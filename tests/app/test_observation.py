@@ -167,6 +167,9 @@ UNDECIDABLE = {
     "busy and full": {"gpu": "A100 80GB", "mfu": 0.6, "mem_used_gb": 79, "mem_total_gb": 80},
     "long idle, no data wait": {"gpu_idle_fraction": 0.6, "step_time_s": 4.0, "data_time_s": 0.01},
     "MFU against an unknown peak": {"gpu": "V100", "mfu_printed": 0.2, "mfu_printed_peak_tflops": 312},
+    "layers on four GPUs that take turns": {"gpu_util_pct_min": 0, "gpu_util_pct_max": 90, "n_gpus": 4},
+    "a loss function in Python": {"gpu_util_pct_typical": 8, "gpu_util_pct_max": 50, "batch_per_gpu": 64},
+    "memory taken in advance": {"gpu_util_pct_typical": 20, "mem_used_gb": 11.8, "mem_total_gb": 12},
     "a fast shared disk": {"storage": "ssd", "num_workers": 2},
 }
 
@@ -212,6 +215,25 @@ def test_decides(label: str, observed: dict[str, Any], contrast: dict[str, Any])
     assert verdict.confidence is not None and 0 < verdict.confidence <= 1
     if verdict.missing:
         assert verdict.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("observed", "contrast"),
+    [
+        ({"batch_per_gpu": 1}, {"sweep_batch": [1, 3], "sweep_step_time_s": [0.3, 1.9]}),  # faster than the batch
+        ({"batch_per_gpu": 1}, {"sweep_batch": [1, 2], "sweep_step_time_s": [0.3, 0.48]}),  # in between
+        ({"batch_per_gpu": 4, "gpu_util_pct_typical": 20}, {"sweep_batch": [4, 8], "sweep_step_time_s": [1.0, 2.0]}),
+        ({"batch_per_gpu": 4, "step_time_s": 9.0}, {"sweep_batch": [4, 8], "sweep_step_time_s": [9.0, 9.1]}),
+        ({"n_gpus": 8}, {"scaling_gpus": [4, 8], "scaling_tokens_per_s": [100.0, 190.0]}),
+        ({"n_gpus": 8, "pipeline_parallel": 8}, {"scaling_gpus": [4, 8], "scaling_tflops": [100.0, 50.0]}),
+        ({"n_gpus": 8}, {"scaling_gpus": [4, 8], "scaling_tflops": [100.0]}),
+        ({"global_batch": 256}, {"good_global_batch": 512}),
+    ],
+)
+def test_contrast_that_does_not_decide(observed: dict[str, Any], contrast: dict[str, Any]) -> None:
+    verdict = diagnose({"observed": observed, "contrast": contrast})
+    assert verdict.label is None
+    assert verdict.missing
 
 
 def test_what_is_unknown_or_unusable_is_listed() -> None:
