@@ -29,7 +29,7 @@ def contract(snapshot: Snapshot) -> dict[str, Any]:
     for number, gpu in enumerate(whole["gpus"]):
         _move(gpu, f"gpus.{number}", told)
     whole = {key: _known(value, key, told) for key, value in whole.items()}
-    return whole | {"unavailable": told}
+    return {"schema": whole.pop("schema"), **whole, "unavailable": told}
 
 
 def document(snapshot: Snapshot) -> str:

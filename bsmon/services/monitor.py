@@ -165,7 +165,10 @@ class Monitor:
 
     def _problems(self, gpus: str | None) -> dict[str, str]:
         found = {"gpus": gpus} if gpus else {}
-        found |= {f"sources.{source.name}": source.problem for source in self._sources if source.problem}
+        for source in self._sources:
+            problem = source.problem
+            if problem and problem != gpus:
+                found[f"sources.{source.name}"] = problem
         if self._log is not None and self._log.problem:
             found["alerts"] = self._log.problem
         return found

@@ -90,7 +90,7 @@ class Reasons:
         for group in GROUPS:
             inside = [path for path in gaps if path.startswith(group + ".")]
             if inside and len(inside) == len(getattr(job, group).__struct_fields__):
-                found[group] = found[inside[0]]
+                found[group] = self._why(group)
         if not job.gpus and self._gpus:
             found["gpus"] = self._gpus
         return found | {path: reason for path, reason in self._said.items() if path.startswith("user.")}
