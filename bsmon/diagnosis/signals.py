@@ -238,7 +238,7 @@ class Features(Struct, frozen=True, kw_only=True):
     @property
     def noise_spent(self) -> float | None:
         """This batch over the noise scale, at least (1 / upper end of B_noise / B)."""
-        return 1 / self.noise_high if self.noise_high else None
+        return None if self.noise_high is None else 1 / max(self.noise_high, 1e-9)
 
     @property
     def drop_excess(self) -> float | None:

@@ -41,7 +41,7 @@ def regime(findings: Sequence[Finding], features: Features) -> Regime:
         label=first.rule.label,
         confidence=first.confidence,
         severity=first.severity,
-        evidence=list(dict.fromkeys(line for finding in ordered for line in finding.evidence)),
+        evidence=_evidence(ordered),
         missing=list(first.missing),
         advice=list(dict.fromkeys(finding.rule.advice for finding in ordered)),
         gain=_gain(first, features),
@@ -54,6 +54,14 @@ def regime(findings: Sequence[Finding], features: Features) -> Regime:
     said.statistics, said.experts = _on(ordered, "statistics"), _on(ordered, "experts")
     said.statistics = said.statistics or _efficient(features)
     return said
+
+
+def _evidence(ordered: Sequence[Finding]) -> list[str]:
+    """All of the first, the gist of the others; a symptom on the axis of a named cause adds nothing."""
+    first = ordered[0]
+    others = [f for f in ordered[1:] if f.rule.label != "unknown" or f.rule.axis != first.rule.axis]
+    gist = [finding.evidence[0] for finding in others if finding.evidence]
+    return list(dict.fromkeys((*first.evidence, *gist)))
 
 
 def _equals(first: Finding, others: Sequence[Finding]) -> list[Finding]:

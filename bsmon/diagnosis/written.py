@@ -305,7 +305,7 @@ def _batch(seen: Observed) -> Part:
     """The batch against the noise scale, a batch known to work, and the critical batch."""
     number = seen.number
     samples, tokens = number("global_batch"), number("global_batch_tokens")
-    phi = _ratio(number("gradient_noise_scale"), samples)
+    phi = _ratio(number("gradient_noise_scale"), samples) or None  # no gradient is without noise
     known = (
         _ratio(number("reference_global_batch_tokens", "recipe_global_batch_tokens"), tokens),
         _ratio(number("best_global_batch_tokens"), tokens),
