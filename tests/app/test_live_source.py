@@ -62,7 +62,7 @@ def test_steps_broadcast_while_the_history_is_on_its_way_come_once_and_in_order(
 def test_a_gap_is_asked_for_and_filled(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     for seq in range(2, 11):
         trainer.step(seq, tell=False)  # lost on the way
@@ -75,18 +75,18 @@ def test_a_gap_is_asked_for_and_filled(agent, heard, until):
 def test_a_loss_at_the_very_end_shows_in_the_heartbeat(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     trainer.step(2, tell=False)
     trainer.beat()
     trainer.beat()
-    until(lambda: seqs(fleet) == [1, 2])
+    until(lambda: seqs(fleet) == [1, 2], 3)  # sooner than a silence is noticed
 
 
 def test_what_cannot_be_had_again_is_counted(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     trainer.step(5, keep=False)
     until(lambda: seqs(fleet) == [1, 5])
@@ -100,17 +100,20 @@ def test_foreign_bytes_are_counted_and_said_and_harm_nothing(agent, heard, until
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     trainer.send(wire.STEPS, b"\xc1\xff not msgpack")
     trainer.send(wire.BEAT, {"schema": 2, "session": trainer.session, "time": "soon"})
-    trainer.step(2, session="fedcba98" * 4)
+    until(lambda: "update bsmon" in (source.problem or ""))
+    foreign = {"seq": 2, "step": 666, "time": time.time()}
+    trainer.send(wire.STEPS, {"schema": 1, "session": "fedcba98" * 4, "records": [foreign]})
     trainer.step(2)
     until(lambda: seqs(fleet) == [1, 2])
-    assert "2 messages" in source.problem
-    assert "update bsmon" in source.problem
+    assert fleet.jobs(time.time())[0].step == 2
+    assert "3 messages" in source.problem
+    assert "another process" in source.problem
 
 
 def test_after_a_message_over_the_limit_the_line_is_made_anew(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     trainer.send(wire.STEPS, b"x" * (wire.MAX_PAYLOAD + 1))  # ZeroMQ hangs up for good
     time.sleep(0.3)
@@ -119,7 +122,7 @@ def test_after_a_message_over_the_limit_the_line_is_made_anew(agent, heard, unti
 
 
 def test_processes_come_and_go(agent, heard, until):
-    source, fleet = heard
+    _, fleet = heard
     trainer = agent()
     trainer.step(1, tell=False)
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
@@ -131,7 +134,7 @@ def test_processes_come_and_go(agent, heard, until):
 
 
 def test_a_run_that_ended_before_anybody_looked_is_shown_for_an_hour(agent, heard, until):
-    source, fleet = heard
+    _, fleet = heard
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         old, new = agent(pid=child.pid), agent(name="new")
@@ -139,7 +142,7 @@ def test_a_run_that_ended_before_anybody_looked_is_shown_for_an_hour(agent, hear
         last = {"hello": new.hello, "record": {"seq": 7, "step": 70, "time": time.time(), "loss": 1.5}}
         new.announce(state="finished", exit_code=1, ended=time.time() - 60, last=last)
         until(lambda: any(job.name == "new" and job.state == "finished" for job in fleet.jobs(time.time())))
-        job = next(job for job in fleet.jobs(time.time()) if job.name == "new")
+        (job,) = fleet.jobs(time.time())
         assert (job.step, job.loss, job.exit_code, job.tokens_per_s) == (70, 1.5, 1, None)
         assert 59 < job.age_s < 70
     finally:
@@ -150,7 +153,7 @@ def test_a_killed_process_is_lost_at_once_though_its_entry_says_live(agent, hear
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     trainer = agent(pid=child.pid)
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     child.kill()  # not waited for: a zombie is as dead
     until(lambda: fleet.jobs(time.time())[0].state == "lost", 5)
@@ -162,7 +165,7 @@ def test_a_killed_process_is_lost_at_once_though_its_entry_says_live(agent, hear
 
 def test_an_entry_whose_pid_another_process_has_now_is_lost(agent, heard, until):
     trainer = agent(pid_start=wire.process_start(os.getpid()) - 1)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: fleet.jobs(time.time()))
     assert fleet.jobs(time.time())[0].state == "lost"
     assert not trainer.requests
@@ -171,7 +174,7 @@ def test_an_entry_whose_pid_another_process_has_now_is_lost(agent, heard, until)
 def test_entries_that_vanish_and_come_again_change_nothing(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    source, fleet = heard
+    _, fleet = heard
     until(lambda: seqs(fleet) == [1] and trainer.viewed())
     trainer.path.unlink()
     time.sleep(0.7)
@@ -186,7 +189,7 @@ def test_entries_that_vanish_and_come_again_change_nothing(agent, heard, until):
 
 def test_hundreds_of_processes_on_one_thread(runtime, heard, until):
     """All are found, heard and told apart, with two sockets each, on a common limit of open files."""
-    source, fleet = heard
+    _, fleet = heard
     with zmq.Context() as context:
         context.set(zmq.MAX_SOCKETS, 2000)
         crowd = [FakeAgent(runtime, alone=True, stem=10000 + index, context=context) for index in range(200)]

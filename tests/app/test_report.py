@@ -6,6 +6,7 @@ import json
 import math
 import re
 
+import msgspec
 import pytest
 from agents import START, beat, gone, hello, record, run_of, steps
 
@@ -145,6 +146,14 @@ def test_nan_and_infinity_are_null_with_their_step():
     assert (found["jobs"][0]["loss"], found["jobs"][0]["grad_norm"]) == (None, None)
     assert found["unavailable"]["jobs.0.loss"] == "NaN at step 20"
     assert found["unavailable"]["jobs.0.grad_norm"] == "infinite at step 20"
+
+
+def test_a_number_that_is_none_is_null_wherever_it_is():
+    alert = msgspec.structs.replace(ALERT, value=math.nan, limit=math.inf)
+    found = contract(snapshot_of(hello(), alerts=[alert]))
+    assert (found["alerts"][0]["value"], found["alerts"][0]["limit"]) == (None, None)
+    assert found["unavailable"]["alerts.0.value"] == "NaN"
+    assert found["unavailable"]["alerts.0.limit"] == "infinite"
 
 
 def test_a_users_own_number_may_have_any_name():

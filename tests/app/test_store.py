@@ -142,6 +142,21 @@ def test_a_long_step_fills_every_bucket_it_covers_by_its_share():
     assert (found[2].low, found[2].high) == (10, 40)
 
 
+def test_what_is_older_than_all_that_is_kept_changes_nothing():
+    series = Series()
+    series.add(10_000.0, 1.0)
+    series.add(10_000.0 + 1800, 2.0)  # the same place in the ring
+    series.add(10_000.0, 9.0)
+    series.add(9_000.0, 9.0)
+    assert [bucket and bucket.mean for bucket in series.query(11_800, 11_801, 1, newest=11_800)] == [2.0]
+    assert [bucket and bucket.high for bucket in series.query(9_000, 12_000, 4, newest=11_800)] == [
+        None,
+        9.0,
+        None,
+        2.0,
+    ]
+
+
 def test_old_times_come_from_the_coarse_buckets():
     series = Series()
     for minute in range(120):
