@@ -29,7 +29,8 @@ def main() -> None:
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     model = Transformer(len(ALPHABET), LENGTH, WIDTH, DEPTH, HEADS, mlp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=options.steps, pct_start=0.02)
+    warmup = min(0.1, 100 / options.steps)  # of all steps
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=options.steps, pct_start=warmup)
     pace = Pace(options.share)
 
     for step in range(1, options.steps + 1):
