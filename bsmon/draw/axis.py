@@ -62,11 +62,13 @@ def labels(marks: Sequence[float], percent: bool = False) -> list[str]:
     if top >= 1e15 or 0 < top < 1e-3:
         return ["0" if value == 0 else f"{value:.0e}" for value in values]
     power, suffix = next(((power, suffix) for power, suffix in _UNITS if top >= power), (1.0, ""))
-    decimals = min(4, max(0, -math.floor(math.log10(step / power) + 1e-9)))
-    if decimals and abs(step / power * 10**decimals - round(step / power * 10**decimals)) > 1e-6:
-        decimals += 1
+    decimals = next((count for count in range(4) if _whole(step / power * 10**count)), 4)
     end = "%" if percent else suffix
     return [f"{value / power:.{decimals}f}{end}" if value else "0" for value in values]
+
+
+def _whole(value: float) -> bool:
+    return value > 0.5 and abs(value - round(value)) < 1e-6
 
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -92,11 +92,12 @@ def alert_line(worst: Alert | None, more: int, name: str, width: int, look: Look
 
 
 def key_line(keys: Sequence[tuple[str, str]], width: int) -> Row:
-    """The keys that matter here; the later ones are left out where it is narrow."""
+    """The keys that matter here. Where it is narrow the middle ones go; the last one, how to leave, stays."""
+    shown = list(keys)
+    while len(shown) > 1 and sum(len(key) + len(name) + 3 for key, name in shown) - 1 > width:
+        del shown[-2]
     row: Row = [(" ", "")]
-    for key, name in keys:
-        if width_of(row) + len(key) + len(name) + 3 > width:
-            break
+    for key, name in shown:
         row += [(key, "key"), (f" {name}  ", "dim")]
     return spread(row, [], width)
 

@@ -22,17 +22,17 @@ class Glyphs:
     bar: str
     track: str
     ellipsis: str
-    plus_minus: str
     times: str
+    swatch: str
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 
 GLYPHS: dict[GlyphName, Glyphs] = {
-    "braille": Glyphs("braille", _BLOCKS, _EIGHTHS, "─", "╌", "│", "█", "·", "…", "±", "×"),
-    "block": Glyphs("block", _BLOCKS, _EIGHTHS, "─", "╌", "│", "█", "·", "…", "±", "×"),
-    "ascii": Glyphs("ascii", "_.,-~=+#", "#", "-", "-", "|", "#", ".", "~", "+-", "x"),
+    "braille": Glyphs("braille", _BLOCKS, _EIGHTHS, "─", "╌", "│", "█", "·", "…", "×", "■"),
+    "block": Glyphs("block", _BLOCKS, _EIGHTHS, "─", "╌", "│", "█", "·", "…", "×", "■"),
+    "ascii": Glyphs("ascii", "_.,-~=+#", "#", "-", "-", "|", "#", ".", "~", "x", "#"),
 }
 
 

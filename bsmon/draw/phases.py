@@ -54,7 +54,7 @@ def _compact(measured: dict[str, float], whole: float, width: int, look: Look) -
     bar = stacked([(NAMES[name][0], took / whole, name) for name, took in measured.items()], width - 2, look.glyphs)
     across = max(1, min(len(measured), width // _ENTRY))
     entries = [
-        [(f" {look.glyphs.bar} ", name), (f"{NAMES[name]:<10}{percent(took / whole, 0):>3}%", "")]
+        [(f" {look.glyphs.swatch} ", name), (f"{NAMES[name]:<10}{percent(took / whole, 0):>3}%", "")]
         for name, took in sorted(measured.items(), key=lambda item: -item[1])
     ]
     groups = [entries[first : first + across] for first in range(0, len(entries), across)]

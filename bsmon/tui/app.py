@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from textual.app import SystemCommand
 from textual.binding import BindingType
+from textual.screen import Screen
 from textual.widgets import Input
 
 from bsmon.draw.fleet import SORT_KEYS
@@ -35,6 +39,14 @@ class BsmonApp(BoardApp):
         "alerts": AlertPage,
         "help": HelpPage,
     }
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette offers what the keys do, and nothing else."""
+        for binding in keys.GLOBAL:
+            if binding.action.startswith(keys.MOVEMENT):
+                continue
+            shown = " ".join(keys.key_name(key) for key in binding.key.split(","))
+            yield SystemCommand(binding.description.capitalize(), shown, partial(self.run_action, binding.action))
 
     async def action_quit(self) -> None:
         self.exit(0)

@@ -80,7 +80,7 @@ class BoardApp(App[int]):
         """Take a view and show it on the page in sight."""
         self.view = self.board.view()
         page = self.page
-        if page is not None and page.is_attached:
+        if page is not None and page.ready:
             page.show(self.view, at_once)
         self._set_title(self.view)
 

@@ -48,6 +48,9 @@ GLOBAL = [
 ]
 
 
+MOVEMENT = ("move", "leap", "app.focus", "command_palette", "open", "back")
+"""Actions that make no sense from the command palette."""
+
 _HELP, _QUIT = ("?", "help"), ("q", "quit")
 HINTS: dict[str, list[tuple[str, str]]] = {
     "fleet": [
