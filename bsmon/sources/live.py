@@ -80,6 +80,7 @@ class LiveSource:
         except Exception as error:  # the thread's last word: the screen lives on and says it
             self._failure = f"stopped listening ({type(error).__name__}: {error}); restart bsmon"
         finally:
+            self.settled = True
             for link in list(self._links.values()):
                 link.close()
             self._context.destroy(linger=0)
