@@ -8,11 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from rich.console import Console
 from textual import events
 from textual.app import App
+from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
@@ -80,8 +82,9 @@ class BoardApp(App[int]):
         """Take a view and show it on the page in sight."""
         self.view = self.board.view()
         page = self.page
-        if page is not None and page.ready:
-            page.show(self.view, at_once)
+        if page is not None:
+            with suppress(NoMatches):  # its panels come after the page and go before it, and timers fire in between
+                page.show(self.view, at_once)
         self._set_title(self.view)
 
     def choose_job(self, delta: int) -> None:

@@ -26,8 +26,6 @@ class Page(Screen[None]):
 
     AUTO_FOCUS = ""
     name_of_page: ClassVar[str] = "fleet"
-    ready = False
-    """Whether its panels are there: sizes and timers may be heard of before."""
 
     @property
     def board_app(self) -> BoardApp:
@@ -56,9 +54,6 @@ class Page(Screen[None]):
         for pane in self.query(JobPane):
             if pane.display:
                 pane.apportion(view)
-
-    def on_mount(self) -> None:
-        self.ready = True
 
     def on_screen_resume(self) -> None:
         self.board_app.look_again()
