@@ -130,14 +130,12 @@ class Counter:
         if torch.compiler.is_compiling():
             if module.training or not self.owner.training_only:
                 self._traced(Call(args, kwargs, output))
-            return
-        if not self._wanted(module):
-            return
-        start = time.perf_counter_ns()
-        with torch.no_grad(), _disable_current_modes():
-            self._eager(Call(args, kwargs, output, self._held))
-        self._held = None
-        self.owner.spent += time.perf_counter_ns() - start
+        elif self._wanted(module):
+            start = time.perf_counter_ns()
+            with torch.no_grad(), _disable_current_modes():
+                self._eager(Call(args, kwargs, output, self._held))
+            self._held = None
+            self.owner.spent += time.perf_counter_ns() - start
 
     def _wanted(self, module: nn.Module) -> bool:
         """Does this call count, outside of compiled regions?"""
@@ -146,8 +144,12 @@ class Counter:
         return torch._C._current_graph_task_id() == -1 and (module.training or not self.owner.training_only)
 
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if not torch.compiler.is_compiling() and self.site.adapter.before is not None and self._wanted(module):
+        if torch.compiler.is_compiling() or self.site.adapter.before is None or not self._wanted(module):
+            return
+        try:
             self._held = self.site.adapter.before(module)
+        except Exception as error:
+            self.reason = f"what its call begins with could not be read: {error}"[:400]
 
     def _traced(self, call: Call) -> None:
         with torch.no_grad():
@@ -253,13 +255,9 @@ def _add_choice(choice: Choice | Tensor | None, block: Tensor) -> None:
 
 
 def _lost(reading: Reading, kept: Choice, experts: int) -> Tensor:
-    """Tokens that had an expert and kept none."""
+    """Tokens that were routed and kept no expert."""
     none_left = kept.per_token(experts) == 0
-    if reading.used is not None:
-        none_left = none_left & reading.used
-    elif _by_token(reading.assigned):
-        none_left = none_left & (reading.assigned.per_token(experts) > 0)
-    return none_left.sum()
+    return (none_left if reading.used is None else none_left & reading.used).sum()
 
 
 def _device(module: nn.Module) -> torch.device:

@@ -53,9 +53,9 @@ class Adapter:
     before: Callable[[nn.Module], Any] | None = None  # looks at the module just before the call; not under a compiler
     install: Callable[[], Callable[[], None]] | None = None  # wraps what hooks can't see; answers its undoing
 
-    def fits(self, module: nn.Module) -> bool:
-        """Is it one of these classes, or derived from one?"""
-        return any(_is(cls, wanted) for cls in type(module).__mro__ for wanted in self.classes)
+    def fits(self, module: nn.Module) -> str | None:
+        """Which of these classes it is, or is derived from."""
+        return next((wanted for cls in type(module).__mro__ for wanted in self.classes if _is(cls, wanted)), None)
 
 
 ADAPTERS: list[Adapter] = []
@@ -72,7 +72,13 @@ def adapter(family: str, *classes: str, **more: Any) -> Callable[[Read], Read]:
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:
-    return next((one for one in ADAPTERS if one.fits(module)), None)
+    """The adapter that knows this class; one that names it plainly goes before one whose pattern covers it."""
+    fitting = [(wanted, one) for one in ADAPTERS if (wanted := one.fits(module)) is not None]
+    return min(fitting, key=lambda fit: not _plain(fit[0]), default=(None, None))[1]
+
+
+def _plain(wanted: str) -> bool:
+    return wanted.rpartition(":")[2].isidentifier()
 
 
 def _is(cls: type, wanted: str) -> bool:

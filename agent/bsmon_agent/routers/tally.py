@@ -62,8 +62,8 @@ def _choices(count: dict[str, int], chosen: list[int], kept: list[int], padding:
     shows_kept = count["kept"] == calls
     if trusted and count["dropless"] == calls:
         skipped = nominal - sum(chosen)
-    elif trusted and not shows_kept and sum(chosen) < nominal - skipped:
-        trusted, shows_kept, kept = False, True, chosen  # the router itself hides what it dropped
+    elif trusted and sum(chosen) < nominal - skipped:  # the router itself hides what it dropped
+        trusted, shows_kept, kept = False, True, kept if shows_kept else chosen
     fields: dict[str, Any] = {"assignments": nominal - skipped, "policy_skipped": skipped}
     if trusted:
         fields["assigned"] = chosen

@@ -123,21 +123,20 @@ def layer(site: Site, counted: dict[str, Any], reason: str | None, experts: int)
         "tokens_fully_dropped": counted.get("fully_dropped"),
         "policy_skipped": counted.get("policy_skipped"),
         "cv_sampling": statistics.sampling_variation(tokens or 0, experts, facts.top_k or _top_k(counted)),
-        **_imbalance(load, tokens, assignments),
+        **_imbalance(load or [], tokens or 0, assignments or 0),
         "entropy": statistics.normalised(counted.get("entropy"), facts.classes or experts),
         "sampled_steps": counted.get("calls", 0),
     }
 
 
-def _imbalance(load: list[int] | None, tokens: int | None, assignments: int | None) -> dict[str, Any]:
+def _imbalance(load: list[int], tokens: int, assignments: int) -> dict[str, Any]:
     """What the load before any drop tells; None where it is not known."""
-    known: list[int] | None = load if load is not None and sum(load) else None
     return {
-        "load_variance": known and statistics.variance(known),
-        "load_cv": known and statistics.variation(known),
-        "max_over_mean": known and statistics.max_over_mean(known),
-        "load_entropy": known and statistics.load_entropy(known),
-        "dead_experts": known and statistics.dead_experts(known, tokens or 0, assignments or 0),
+        "load_variance": statistics.variance(load) if any(load) else None,
+        "load_cv": statistics.variation(load),
+        "max_over_mean": statistics.max_over_mean(load),
+        "load_entropy": statistics.load_entropy(load),
+        "dead_experts": statistics.dead_experts(load, tokens, assignments),
     }
 
 

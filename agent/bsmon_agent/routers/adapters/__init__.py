@@ -1,4 +1,4 @@
-"""One file an adapter family. Importing them registers them; the order is that in which they are tried."""
+"""One file an adapter family. Importing them registers them."""
 
 from bsmon_agent.routers.adapters import (
     deepspeed,

@@ -42,6 +42,7 @@ def read(site: Site, call: Call) -> Reading | str:
         scores=Scores(gates, "shares"),
         weights=items[1],
         skipped=None if chosen is None or chosen.valid is None else (~chosen.valid).sum(),
+        used=None if chosen is None or chosen.valid is None else chosen.valid.any(-1),
         doubt=None if chosen is None else (kept & ~chosen.dense(experts)).sum(),
         groups=kept.shape[0] // dispatch.shape[-3],
         capacity=dispatch.shape[-1],

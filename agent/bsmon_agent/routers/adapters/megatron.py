@@ -40,10 +40,7 @@ def install() -> Callable[[], None]:
     """Wrap the two functions; answers how to take the wraps out."""
     library: Any = importlib.import_module(MODULE)
     originals = {}
-    for name, note in (
-        ("apply_router_token_dropping", _note_chosen),
-        ("topk_routing_with_score_function", _note_logits),
-    ):
+    for name, note in WRAPPED:
         if hasattr(library, name):
             originals[name] = getattr(library, name)
             setattr(library, name, _noting(originals[name], note))
@@ -71,6 +68,9 @@ def _note_chosen(held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def _note_logits(held: Held, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     held.logits = args[0] if args else kwargs.get("logits")
+
+
+WRAPPED = (("apply_router_token_dropping", _note_chosen), ("topk_routing_with_score_function", _note_logits))
 
 
 def facts(module: nn.Module, parent: nn.Module | None) -> Facts:

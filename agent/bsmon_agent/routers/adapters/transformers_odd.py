@@ -25,25 +25,27 @@ def dbrx(site: Site, call: Call) -> Reading | str:
     return _best(site, call, 0)
 
 
-@adapter("jetmoe", "transformers:JetMoeTopKGating", facts=triple.facts)
+@adapter("jetmoe", r"transformers:\w*TopKGating", facts=triple.facts)
 def jetmoe(site: Site, call: Call) -> Reading | str:
-    """(order, token numbers, gates, a list of counts, logits [T, E]); it routes attention too."""
+    """(order, token numbers, gates, a list of counts, logits [T, E]), in transformers 4 Granite's too; JetMoE's also
+    routes attention."""
     return _best(site, call, 4)
 
 
-@adapter("granite", r"transformers:(?:Granite\w*|\w*)TopKGating", facts=triple.facts)
-def granite(site: Site, call: Call) -> Reading | str:
-    """transformers 4: the same five values as JetMoE."""
-    return _best(site, call, 4)
-
-
-@adapter("gemma4", "transformers:(Gemma4|DiffusionGemma)TextRouter", facts=triple.facts)
+@adapter("gemma4", r"transformers:(Gemma4|DiffusionGemma)\w*Router", facts=triple.facts)
 def gemma4(site: Site, call: Call) -> Reading | str:
     """(probabilities already [T, E], weights [T, K], numbers [T, K])."""
     items = parts(call.output)
     if len(items) != 3 or not is_ids(items[2]):
         return f"its output {describe(call.output)} is not (probabilities, weights, numbers)"
     return _reading(rows(items[2]), Scores(items[0], "shares"), site, items[1])
+
+
+@adapter("hunyuan", "transformers:HunYuanMoEV1Gate", facts=triple.facts)
+def hunyuan(site: Site, call: Call) -> Reading | str:
+    """The triple; in transformers 4 the logits alone, of which the block takes the K best."""
+    items = parts(call.output)
+    return triple.read(site, call) if len(items) > 1 else _best(site, call, 0)
 
 
 def longcat_facts(module: nn.Module, parent: nn.Module | None) -> Facts:

@@ -25,7 +25,7 @@ def facts(module: nn.Module, parent: nn.Module | None) -> Facts:
 
 @adapter(
     "transformers",
-    r"transformers:\w*(TopKRouter|TopkRouter|TokenChoiceRouter|HashRouter|TopKGating)|HunYuanMoEV1Gate|\w*MoEGate",
+    r"transformers:\w*(TopKRouter|TopkRouter|TokenChoiceRouter|HashRouter)|\w*MoEGate",
     facts=facts,
 )
 def read(site: Site, call: Call) -> Reading | str:
