@@ -48,6 +48,17 @@ class ModelInfo(Struct, frozen=True, omit_defaults=True):
     parameter_bytes: Count | None = None
     gradient_bytes: Count | None = None
     optimizer_bytes: Count | None = None
+    matmul: Count | None = None  # parameters that a token meets in a product: k of E experts, no embedding look-ups
+    matmul_frozen: Count | None = None  # of these, frozen, but with a backward through them
+    matmul_forward_only: Count | None = None  # of these, frozen, and before all that is trained
+    matmul_recomputed: Count | None = None  # of these, computed again in the backward (activation checkpointing)
+    recomputed_layers: Small | None = None  # attention layers that are computed again
+    attention_layers: Small | None = None
+    attention_width: Count | None = None  # heads x head size of a layer, the mean of queries' and values'
+    attention_window: Count | None = None  # keys that a query meets at most, in
+    windowed_layers: Small | None = None  # so many of the layers
+    compute_dtype: Name | None = None  # of the matrix products: bfloat16, float16, float32, tf32, float8
+    devices: Small | None = None  # that this process computes on
 
 
 class RouterInfo(Struct, frozen=True, omit_defaults=True):
@@ -270,10 +281,14 @@ class ModelView(Struct):
 
 
 class Mfu(Struct):
+    """Model FLOPs a second over the nominal dense peak of the job's devices, by ``ModelView.convention``."""
+
     value: float | None = None
-    achievable: float | None = None
-    peak_flops: float | None = None
+    achievable: float | None = None  # the same over what matmuls were measured to reach on this device
+    peak_flops: float | None = None  # of one device, in the dtype in use
     peak_source: str | None = None
+    causal: float | None = None  # ``value`` with half the attention: what a causal mask needs
+    hfu: float | None = None  # ``value`` with what activation checkpointing computes again
 
 
 class Noise(Struct):

@@ -44,20 +44,23 @@ def parameters(root: nn.Module) -> dict[str, int]:
 
 def active(root: nn.Module, routers: list[dict[str, Any]]) -> int | None:
     """Parameters that a token meets: of the routed experts only k of E. None where they can't be told apart."""
+    met = shares(root, routers)
+    return None if met is None else round(sum(p.numel() * met.get(id(p), 1.0) for p in root.parameters()))
+
+
+def shares(root: nn.Module, routers: list[dict[str, Any]]) -> dict[int, float] | None:
+    """By the identity of each routed expert's parameter the share of the tokens that meet it, k / E."""
     modules = dict(root.named_modules())
-    whole = sum(parameter.numel() for parameter in root.parameters())
-    idle = 0.0
-    seen: set[int] = set()
+    found: dict[int, float] = {}
     for router in routers:
         experts, chosen = router.get("experts"), router.get("top_k")
         if not experts or not chosen:
             return None
-        routed = {id(p): p.numel() for p in _routed(modules, router["name"], experts) if id(p) not in seen}
+        routed = [id(p) for p in _routed(modules, router["name"], experts) if id(p) not in found]
         if not routed:
             return None
-        seen.update(routed)
-        idle += sum(routed.values()) * (1 - chosen / experts)
-    return round(whole - idle) if routers else whole
+        found.update(dict.fromkeys(routed, chosen / experts))
+    return found
 
 
 def _routed(modules: dict[str, nn.Module], router: str, experts: int) -> list[nn.Parameter]:

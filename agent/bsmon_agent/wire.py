@@ -67,6 +67,27 @@ RECORD_FIELDS = (
     "user",  # map name -> float, from bsmon_agent.log()
 )
 
+MODEL_FIELDS = (  # of hello's "model", a map
+    "name",  # str: the class of what the user wrote
+    "parameters",  # int: of the whole model, as are "trainable" and "active"
+    "trainable",
+    "active",  # int: that a token meets, k of E experts
+    "parameter_bytes",  # int: kept in this process, as are the next two
+    "gradient_bytes",
+    "optimizer_bytes",
+    "matmul",  # int: of "active", those in a product: no embedding that is only looked up
+    "matmul_frozen",  # int: of these, frozen, but with a backward through them
+    "matmul_forward_only",  # int: of these, frozen, and before all that is trained
+    "matmul_recomputed",  # int: of these, computed again in the backward; absent where no checkpointing was seen
+    "recomputed_layers",  # int: attention layers that are computed again
+    "attention_layers",  # int; absent where the attention is not known, as are the next three
+    "attention_width",  # int: heads x head size of a layer, the mean of queries' and values'
+    "attention_window",  # int: keys that a query meets at most, in ...
+    "windowed_layers",  # int: ... so many of the layers
+    "compute_dtype",  # str, of the products: bfloat16, float16, float32, tf32, float8; absent where it is not known
+    "devices",  # int: that this process computes on
+)
+
 MOE_FIELDS = (
     "layer",  # int: index into hello's "routers"
     "tokens",  # int: tokens routed, padding included

@@ -15,11 +15,15 @@ from msgspec import Struct
 VENDOR = re.compile(r"\b(NVIDIA|Tesla|GeForce|Quadro)\b", re.IGNORECASE)
 
 
+COLUMNS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32_vector", "tf32": "tf32", "float8": "fp8"}
+
+
 class Peak(Struct, frozen=True):
-    """Dense FLOP/s of half-precision tensor cores; ``achievable`` is the share of it that matmuls reach."""
+    """Dense FLOP/s; ``achievable`` is the share of it that matmuls reach, measured in half precision alone."""
 
     nominal: float | None = None
     achievable: float | None = None
+    source: str | None = None
 
 
 class _Row(Struct, frozen=True):
@@ -27,6 +31,7 @@ class _Row(Struct, frozen=True):
     match_regex: str
     dense_tflops: dict[str, float | None]
     achievable_over_nominal: float | None = None
+    confidence: str = "unknown"
 
     @property
     def half(self) -> float | None:
@@ -48,15 +53,41 @@ def _rows() -> list[_Row]:
 @lru_cache(maxsize=256)
 def peak_of(name: str) -> Peak:
     """The peaks of a GPU as its driver names it, or as people do: then only what all models of that name share."""
-    short = " ".join(VENDOR.sub("", name[:100]).split())
-    exact = [row for row in _rows() if re.search(row.match_regex, short, re.IGNORECASE)]
-    rows = exact if len(exact) == 1 else _family(short)
+    exact = _exactly(name)
+    rows = exact if len(exact) == 1 else _family(_short(name))
     nominal = {row.half for row in rows}
     shares = [row.achievable_over_nominal for row in rows if row.achievable_over_nominal]
     return Peak(
         nominal=nominal.pop() if len(nominal) == 1 else None,
         achievable=max(shares) if shares else None,
     )
+
+
+@lru_cache(maxsize=256)
+def device_peak(name: str, dtype: str) -> Peak:
+    """The peak of the one GPU whose driver says this name, for products in this dtype of torch's (or "tf32")."""
+    if re.search(r"\bMIG\b", name):
+        return Peak()  # a slice of a GPU that goes by the name of the whole
+    rows = _exactly(name)
+    column = COLUMNS.get(dtype)
+    tflops = rows[0].dense_tflops.get(column) if len(rows) == 1 and column else None
+    if not tflops:
+        return Peak()
+    row = rows[0]
+    return Peak(
+        nominal=tflops * 1e12,
+        achievable=row.achievable_over_nominal if column in ("bf16", "fp16") else None,
+        source=f"{row.key}, {column} dense, nominal, one device (confidence: {row.confidence})",
+    )
+
+
+def _exactly(name: str) -> list[_Row]:
+    short = _short(name)
+    return [row for row in _rows() if re.search(row.match_regex, short, re.IGNORECASE)]
+
+
+def _short(name: str) -> str:
+    return " ".join(VENDOR.sub("", name[:100]).split())
 
 
 def _family(name: str) -> list[_Row]:

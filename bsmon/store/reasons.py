@@ -40,7 +40,7 @@ DEFAULTS = {
     "model.flops_per_token": "needs the FLOPs of the model: not counted",
     "model.convention": "needs the FLOPs of the model: not counted",
     "model": "the trained model was not found; give it with attach(model=…)",
-    "mfu": "needs the FLOPs of the model and the GPU's peak: not measured on this device",
+    "mfu": "needs the FLOPs of the model and the device's peak",
     "noise.phi_high": "the signal cannot be told from zero: there is no upper end",
     "noise": "not measured",
     "moe.layers": "this router does not tell",
@@ -75,6 +75,10 @@ class Reasons:
             self._said[path] = reason
         else:
             self._about_all = reason
+
+    def told(self, path: str) -> str:
+        """What was said of this path so far."""
+        return self._said.get(path) or self._told.get(path) or DEFAULTS.get(path) or "not known"
 
     def say_rates(self, reason: str) -> None:
         self._said.update(dict.fromkeys(RATES, reason))

@@ -19,7 +19,7 @@ from bsmon.model import (
     Record,
     StepTime,
 )
-from bsmon.store import estimates, reasons, states
+from bsmon.store import estimates, mfu, reasons, states
 from bsmon.store.process import Seen
 
 
@@ -70,6 +70,7 @@ def view(job_id: str, processes: Sequence[Seen], gpus: Gpus, now: float, memo: e
     why = reasons.Reasons(lead, gpus.reason)
     _fill_progress(job, ranks, why)
     _fill_rates(job, ranks, data_parallel(lead), why)
+    mfu.fill(job, [rank.seen.hello for rank in ranks], why)
     estimates.fill_noise(job, processes, why, memo)
     estimates.fill_moe(job, processes, why, memo)
     job.unavailable = why.of(job)
