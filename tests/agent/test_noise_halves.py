@@ -60,6 +60,19 @@ def test_all_that_has_samples_in_its_input() -> None:
     check(runs.Tiny(), COVERED)
 
 
+def test_clipping_changes_nothing() -> None:
+    start = runs.Tiny()
+    found = []
+    for limit in (None, 1e-3):
+        model = copy.deepcopy(start)
+        clip = (lambda m=model: nn.utils.clip_grad_norm_(m.parameters(), 1e-3)) if limit else (lambda: None)
+        with runs.watching() as watched:
+            runs.train(model, parts=1, learning_rate=0.0, before_step=clip)
+        found.append(watched.samples)
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+
+
 def test_frozen_and_unused_parameters() -> None:
     check(runs.Tiny(frozen=True), tuple(name for name in COVERED if not name.startswith("up")))
     model = runs.Tiny(unused=True)

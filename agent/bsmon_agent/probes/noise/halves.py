@@ -43,6 +43,7 @@ class Halves:
     def __init__(self, root: nn.Module, leaves: Sequence[torch.Tensor], batch: int, length: int | None) -> None:
         self.spent = 0  # ns in the hooks
         self.trouble: str | None = None
+        self.found: dict[str, Any] | None = None  # names of ``wire.NOISE_FIELDS``
         self.weights = [batch // 2 / batch, (batch + 1) // 2 / batch]
         self._batch, self._length = batch, length
         self._leaves = {id(leaf): weakref.ref(leaf) for leaf in leaves}
@@ -62,8 +63,11 @@ class Halves:
             handle.remove()
         self._handles.clear()
 
-    def result(self) -> dict[str, Any] | None:
-        """What was found, once the backward pass is over (names of ``wire.NOISE_FIELDS``); None if nothing was."""
+    def end(self) -> None:
+        """The backward pass is over, and the gradients are as it left them."""
+        self.found = self._result()
+
+    def _result(self) -> dict[str, Any] | None:
         found = [(square, leaf) for key, square in self._squares.items() if (leaf := self._gradient(key)) is not None]
         if not found:
             return None

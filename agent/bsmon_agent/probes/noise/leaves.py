@@ -63,11 +63,6 @@ class Leaves:
         if last:
             self._sum_up()
 
-    def drop(self) -> None:
-        """The pass failed: what it contributed is not known."""
-        self._open = False
-        self.trouble = "a backward pass failed"
-
     def coverage(self) -> float:
         """Share of the elements with a gradient that was read."""
         reached = [leaf.numel() for index in self._reached if (leaf := self._leaves[index]()) is not None]

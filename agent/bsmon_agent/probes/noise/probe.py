@@ -83,13 +83,12 @@ class NoiseProbe(Probe):
             self._leaves.begin()
 
     def backward_end(self, failed: bool) -> None:
-        leaves = self._leaves
-        if leaves is None:
-            return
         if failed:
-            leaves.drop()
-        else:
-            leaves.end(last=self._passes >= self._usual)
+            self._trouble = "a backward pass failed"
+        elif self._leaves is not None:
+            self._leaves.end(last=self._passes >= self._usual)
+        elif self._halves is not None:
+            self._halves.end()
 
     def step_begin(self, optimizer: Any) -> None:
         self._stepped = True
@@ -176,11 +175,10 @@ class NoiseProbe(Probe):
     def _found_halves(self) -> dict[str, Any] | None:
         if self._halves is None or self._passes != 1 or self._forwards != 1:
             return None
-        found = self._halves.result()
-        if found is None:
+        if self._halves.found is None:
             self._trouble = "one gradient a step, and no layer whose samples can be told apart"
             return None
-        return {**found, "estimator": "half_split"}
+        return {**self._halves.found, "estimator": "half_split"}
 
     def describe(self, hello: dict[str, Any]) -> None:
         if self.reason:
