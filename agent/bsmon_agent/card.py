@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import bsmon_agent
-from bsmon_agent import modelinfo, wire
+from bsmon_agent import modelinfo, modelshape, wire
 from bsmon_agent.frameworks import ranks
 
 MAX_OPTIMIZERS = 64
@@ -39,6 +39,7 @@ class Card:
         self._device: dict[str, Any] = {"type": "cpu"}
         self._data_parallel: int | None = None
         self._active: tuple[int, int | None] = (-1, None)  # number of routers, parameters a token meets
+        self._shape: tuple[dict[str, int], str | None] = ({}, None)
 
     def number(self, optimizer: Any) -> int:
         """This optimizer's place in ``optimizers``; the place of one that is gone may be taken again."""
@@ -59,10 +60,14 @@ class Card:
         self.optimizers.append(name)
         return len(self._known) - 1
 
+    def optimizer(self, number: int) -> Any:
+        """The optimizer at a place, if it is still there."""
+        return self._known[number]()
+
     def model_found(self, root: Any) -> None:
         self._root = weakref.ref(root)
         self._active = (-1, None)
-        self._model = {"name": modelinfo.name(root), **modelinfo.parameters(root)}
+        self._model = {"name": modelinfo.name(root), **modelinfo.parameters(root), **modelshape.precision(root)}
         self._device = modelinfo.device(root)
         self._data_parallel = modelinfo.data_parallel(root)
 
@@ -97,7 +102,12 @@ class Card:
             return
         if self._active[0] != len(routers):
             self._active = len(routers), modelinfo.active(root, routers)
+            self._shape = modelshape.read(root, routers)
         if self._active[1] is not None:
             hello["model"]["active"] = self._active[1]
         else:
             hello["unavailable"]["model.active_parameters"] = "which parameters the experts own could not be told"
+        counts, reason = self._shape
+        hello["model"].update(counts)
+        if reason is not None:
+            hello["unavailable"]["model.flops_per_token"] = reason
