@@ -115,6 +115,14 @@ class Terminal(LinuxDriver):
         if self._painter is not None:
             self._painter.write(data)
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """What the terminal says: COLUMNS and LINES, where a parent exported them, do not follow a resize."""
+        try:
+            width, height = os.get_terminal_size(self._out)
+        except OSError:
+            return super()._get_terminal_size()
+        return (width, height) if width and height else super()._get_terminal_size()
+
     def start_application_mode(self) -> None:
         self._painter = Painter(lambda data: write_all(self._out, data), self._get_terminal_size())
         self._painter.start()

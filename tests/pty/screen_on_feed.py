@@ -1,4 +1,4 @@
-"""The real screen, in a real terminal, on made-up jobs whose clock runs. Arguments: seconds between new data."""
+"""The real screen, in a real terminal, on made-up jobs whose clock runs (``--still``: stands still)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ BEGAN = time.monotonic()
 if __name__ == "__main__":
     feed = busy()
     print("before")
-    code = run(Running(feed.jobs, feed.alerts), differences="--plain" not in sys.argv)
+    kind = Feed if "--still" in sys.argv else Running
+    code = run(kind(feed.jobs, feed.alerts), differences="--plain" not in sys.argv)
     print(f"after {code}")
     sys.exit(code)
