@@ -19,7 +19,7 @@ from bsmon_agent import attention, modelinfo
 MOSTLY_CONVOLUTION = 0.05  # of the parameters
 WIDEST = 1.1  # an output projection may be padded to so many times the vocabulary
 
-EXPERTS = re.compile(r"MoE|Moe|MOE|Experts?$")
+EXPERTS = re.compile(r"MoE|Moe|MOE|Experts?$|(^|\.)experts?(\.|$)")  # in a class's or a module's name
 
 FLAT = "FSDP has flattened its parameters; fully_shard (FSDP2) keeps their shapes"
 CONVOLUTIONS = "it convolves: a weight is used at many places, and a token is not what it computes on"
@@ -49,7 +49,7 @@ def shape(root: nn.Module, routers: list[dict[str, Any]]) -> tuple[dict[str, int
     """Counts for a hello's ``model``; without those of the parameters if there is a reason."""
     modules = list(root.modules())
     found = attention.shape(modules, dict(root.named_modules()))
-    reason = attention.not_per_token(modules) or _unsuited(modules, routers)
+    reason = attention.not_per_token(modules) or _unsuited(root, modules, routers)
     shares = modelinfo.shares(root, routers)
     if reason is None and shares is None:
         reason = NO_SHARES
@@ -68,14 +68,15 @@ def shape(root: nn.Module, routers: list[dict[str, Any]]) -> tuple[dict[str, int
     return {**found, **counts}, None
 
 
-def _unsuited(modules: list[nn.Module], routers: list[dict[str, Any]]) -> str | None:
+def _unsuited(root: nn.Module, modules: list[nn.Module], routers: list[dict[str, Any]]) -> str | None:
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
         return FLAT
     own = {id(p): elements(p) for module in modules for p in module.parameters(recurse=False)}
     convolved = {id(p): elements(p) for m in modules if isinstance(m, nn.modules.conv._ConvNd) for p in m.parameters()}
     if sum(convolved.values()) > MOSTLY_CONVOLUTION * sum(own.values()):
         return CONVOLUTIONS
-    if not routers and any(EXPERTS.search(type(module).__name__) for module in modules):
+    names = [name for path, module in root.named_modules() for name in (path, type(module).__name__)]
+    if not routers and any(map(EXPERTS.search, names)):
         return NO_ROUTER
     return None
 
