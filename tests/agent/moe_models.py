@@ -112,20 +112,26 @@ class CapacityBlock(nn.Module):
 
 
 class GateBlock(nn.Module):
-    """A plain Linear gate, and the top k inside the block."""
+    """A plain Linear gate, and the top k inside the block, with a bias on the choice and ``room`` for each expert."""
 
-    def __init__(self) -> None:
+    def __init__(self, bank: nn.Module | None = None) -> None:
         super().__init__()
         self.top_k = TOP_K
         self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(EXPERTS))
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(EXPERTS)) if bank is None else bank
+        self.bias = torch.zeros(EXPERTS)
+        self.room: int | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.reshape(-1, WIDTH)
-        weights, numbers = self.gate(tokens).softmax(-1).topk(self.top_k, dim=-1)
+        logits = self.gate(tokens)
+        numbers = (logits + self.bias).topk(self.top_k, dim=-1).indices
+        weights = logits.gather(-1, numbers).softmax(-1)
+        if isinstance(self.experts, Bank):
+            return x + self.experts(tokens, torch.zeros_like(logits).scatter(1, numbers, weights)).view(x.shape)
         y = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
-            token, choice = torch.where(numbers == number)
+            token, choice = (place[: self.room] for place in torch.where(numbers == number))
             y = y.index_add(0, token, expert(tokens[token]) * weights[token, choice, None])
         return x + y.view(x.shape)
 

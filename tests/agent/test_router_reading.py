@@ -77,11 +77,40 @@ def test_noise_in_the_choice_leaves_only_what_was_kept():
 
 
 def test_linear_gate_is_logits_only():
-    block, x = GateBlock(), torch.randn(T, WIDTH)
+    block, x = GateBlock(Bank()), torch.randn(T, WIDTH)
     layer = one(block, x)
     assert layer["tokens_per_expert"] == chosen(block.gate(x))
     assert (layer["tag"], layer["name"], layer["dropped_assignments"]) == ("logits-only", "gate", None)
     assert layer["entropy"] is not None
+
+
+def test_experts_called_one_by_one_show_what_the_gate_hides():
+    block, x = GateBlock(), torch.randn(T, WIDTH)
+    layer = one(block, x)
+    assert layer["tokens_per_expert"] == chosen(block.gate(x))
+    assert (layer["tag"], layer["dropped_assignments"]) == ("derived", 0)
+    block.bias = torch.tensor([0.0, 5, 5, 0, 0, 0, 0, 0])  # the choice is no longer that of the logits
+    layer = one(block, x)
+    assert layer["tokens_per_expert"] == chosen(block.gate(x) + block.bias) == [0, T, T, 0, 0, 0, 0, 0]
+    block.bias = torch.zeros(EXPERTS)
+    block.room = 3
+    layer = one(block, x)
+    assigned = chosen(block.gate(x))
+    assert layer["kept_per_expert"] == [min(3, count) for count in assigned]
+    assert layer["tokens_per_expert"] == assigned
+    assert layer["dropped_assignments"] == sum(max(0, count - 3) for count in assigned) > 0
+
+
+def test_equal_lots_at_the_experts_prove_nothing():
+    block = GateBlock()
+    seen = watch(block)
+    x = torch.randn(T, WIDTH)
+    block.gate(x)
+    for expert in block.experts:
+        expert(torch.zeros(2, WIDTH))
+    (layer,) = seen.read()
+    assert (layer["tag"], layer["dropped_assignments"]) == ("logits-only", None)
+    assert layer["tokens_per_expert"] == chosen(block.gate(x))
 
 
 def test_weights_of_zero_are_choices_without_a_place():

@@ -24,7 +24,7 @@ class Landing(dict[str, Any]):
     def __init__(self, layer: int, counter: Counter, start: Start, whole: bool, why: str) -> None:
         delta = counter.since(start)
         super().__init__(layer=layer, ints=delta.ints, floats=delta.floats)
-        self._counter, self._host, self._whole, self._why = counter, delta.host, whole, why
+        self._counter, self._delta, self._whole, self._why = counter, delta, whole, why
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
@@ -36,15 +36,16 @@ class Landing(dict[str, Any]):
         if ints is None or floats is None:
             return
         try:
-            counted = tally(counter.experts, ints, floats, self._host)
+            counted = tally(counter.experts, ints, floats, self._delta.host, self._delta.fed)
         except UnreadableError as why:
             counter.trouble = str(why)
             return
-        traced = bool(counted) and not any(self._host)
+        traced = bool(counted) and not any(self._delta.host)
         if traced and not self._whole and not counter.traced:
             counted = {}  # compiled, so it counted in steps that were not looked at; the next look knows
         counter.trouble = None if counted or traced else self._why
         counter.traced = traced if counted or traced else counter.traced
+        counter.confirmed = bool(counted.get("confirmed"))
         counter.capacity = counted.pop("capacity", counter.capacity)
         self.update({name: value for name, value in counted.items() if name in wire.MOE_FIELDS and value is not None})
 
@@ -145,7 +146,7 @@ def _info(counter: Counter) -> dict[str, Any]:
         "capacity": counter.capacity or facts.capacity,
         "dropless": facts.dropless,
         "classes": facts.classes,
-        "tag": "unsupported" if reason else site.tag,
+        "tag": "unsupported" if reason else "derived" if counter.confirmed else site.tag,
         "reason": reason,
         "calls": counter.host[0],
     }

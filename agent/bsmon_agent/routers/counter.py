@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bsmon_agent.patches import Callback
 from bsmon_agent.routers.blind import compiler_ran
+from bsmon_agent.routers.feeding import Feeding, listed_experts
 from bsmon_agent.routers.reading import Call, Choice, Ids, Mask, Reading, describe
 from bsmon_agent.routers.registry import Site
 from bsmon_agent.routers.tally import PLACE, SCALARS
@@ -43,6 +44,7 @@ class Start(NamedTuple):
 
     ints: Tensor
     host: list[int]
+    fed: list[int]
 
 
 class Delta(NamedTuple):
@@ -51,6 +53,7 @@ class Delta(NamedTuple):
     ints: Tensor
     floats: Tensor
     host: list[int]
+    fed: list[int]  # rows that each expert was given; empty where that is not looked at
 
 
 class Mark(NamedTuple):
@@ -88,6 +91,7 @@ class Counter:
         self.trouble: str | None = None  # why what it counted last can't be used
         self.traced: bool | None = None  # is it part of a compiled region? Not known before it was called
         self.capacity: int | None = None
+        self.confirmed = False  # did the experts' inputs confirm what the logits tell?
         self.seen: tuple[int, int] | None = None  # experts and choices of the first call
         facts = site.facts()
         self.experts = facts.experts or 0
@@ -97,6 +101,8 @@ class Counter:
         self._handles = [site.module.register_forward_hook(Callback(self._hook), with_kwargs=True)]
         if site.adapter.before is not None:
             self._handles.append(site.module.register_forward_pre_hook(Callback(self._before)))
+        experts = listed_experts(site.parent, self.experts) if site.tag == "logits-only" else None
+        self._feeding = Feeding(experts or [], self._wanted)
 
     def _allocate(self, device: torch.device) -> None:
         self.ints = torch.zeros(3 * (self.experts + 1) + len(SCALARS), dtype=torch.int64, device=device)
@@ -105,20 +111,21 @@ class Counter:
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._feeding.remove()
 
     def start(self) -> Start:
         """Count from here."""
         with torch.no_grad():
             self.floats.zero_()
-            return Start(self.ints.clone(), self.host.copy())
+            return Start(self.ints.clone(), self.host.copy(), self._feeding.rows.copy())
 
     def since(self, start: Start) -> Delta:
         """What was counted since the newest start, without waiting for the device; the hook goes on."""
         with torch.no_grad():
             same = start.ints.shape == self.ints.shape  # else the first call, after the start, told the size
             ints = self.ints - start.ints.to(self.ints.device) if same else self.ints.clone()
-            host = [after - before for after, before in zip(self.host, start.host, strict=True)]
-            return Delta(ints, self.floats.clone(), host)
+            fed = _difference(self._feeding.rows, start.fed)
+            return Delta(ints, self.floats.clone(), _difference(self.host, start.host), fed)
 
     def forgive(self) -> None:
         """Try again to read a router that could not be read."""
@@ -240,6 +247,10 @@ class Counter:
 
     def _scalar(self, name: str) -> Tensor:
         return self.ints[3 * (self.experts + 1) + PLACE[name]]
+
+
+def _difference(after: list[int], before: list[int]) -> list[int]:
+    return [now - then for now, then in zip(after, before, strict=True)]
 
 
 def _by_token(choice: Choice | Tensor | None) -> TypeGuard[Choice]:

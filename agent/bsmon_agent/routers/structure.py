@@ -30,6 +30,8 @@ CHOICES = (
     "num_experts_per_token",
     "moe_router_topk",
     "moe_top_k",
+    "moe_topk",
+    "moe_k",
     "top_k_experts",
     "n_activated_experts",
     "n_expert_per_token",
@@ -38,6 +40,8 @@ CHOICES = (
     "k",
     "K",
 )
+SPELLED = tuple(name for name in CHOICES if "expert" in name or "moe" in name or name == "topk")
+"""In a configuration a bare ``top_k`` may be that of text generation."""
 FACTORS = ("capacity_factor", "moe_capacity_factor", "moe_expert_capacity_factor", "capacity_factor_train")
 CAPACITIES = ("expert_capacity", "capacity")
 CONFIGS = ("config", "args", "cfg", "ffn_config", "moe_config")
@@ -69,21 +73,18 @@ def number(*owners: Any, names: tuple[str, ...], kind: type[int] | type[float] =
 
 
 def configs(*owners: Any) -> list[Any]:
-    """The owners, each followed by its configuration objects."""
-    found: list[Any] = []
-    for owner in owners:
-        if owner is not None:
-            found.append(owner)
-            found += [config for name in CONFIGS if (config := getattr(owner, name, None)) is not None]
-    return found
+    """The configuration objects of these modules."""
+    found = [getattr(owner, name, None) for owner in owners for name in CONFIGS]
+    return [config for config in found if config is not None]
 
 
 def facts_of(module: nn.Module, parent: nn.Module | None) -> Facts:
     """What the usual attribute names tell; the router's own word counts for more than its parent's."""
-    owners = configs(module, parent)
+    settings = configs(module, parent)
+    owners = [module, parent, *settings]
     facts = Facts(
         experts=number(*owners, names=EXPERTS) or width(module),
-        top_k=number(*owners, names=CHOICES),
+        top_k=number(module, parent, names=CHOICES) or number(*settings, names=SPELLED),
         capacity_factor=number(*owners, names=FACTORS, kind=float),
         capacity=number(module, parent, names=CAPACITIES),
     )

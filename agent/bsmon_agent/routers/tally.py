@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bsmon_agent.routers.feeding import agreed
+
 SCALARS = (
     "calls",
     "tokens",
@@ -31,7 +33,9 @@ class UnreadableError(Exception):
     """What was counted can't be trusted; the text says why."""
 
 
-def tally(experts: int, ints: list[int], floats: list[float], host: list[int]) -> dict[str, Any]:
+def tally(
+    experts: int, ints: list[int], floats: list[float], host: list[int], fed: list[int] | None = None
+) -> dict[str, Any]:
     """The counted fields of one router, without its name. An empty dict: it was not called.
 
     ``ints`` is [3 (E + 1) + scalars], ``floats`` is [entropy sum, 0 or NaN], ``host`` adds to the scalars.
@@ -48,6 +52,8 @@ def tally(experts: int, ints: list[int], floats: list[float], host: list[int]) -
     blocks = [ints[number * size : number * size + experts] for number in range(3)]
     fields: dict[str, Any] = {name: count[name] for name in ("tokens", "calls", "groups")}
     fields |= _choices(count, *blocks)
+    if count["sightless"] == count["calls"]:
+        fields |= _seen_at_experts(fields["assignments"], blocks[0], fed)
     if count["scored"]:
         fields["entropy"] = floats[0] / count["scored"]
     if count["capacity"]:
@@ -74,6 +80,18 @@ def _choices(count: dict[str, int], chosen: list[int], kept: list[int], padding:
     elif not count["sightless"]:
         fields |= {"dropped": 0, "fully_dropped": 0}
     return fields
+
+
+def _seen_at_experts(assignments: int, chosen: list[int], fed: list[int] | None) -> dict[str, Any]:
+    """What the logits leave open, where the experts themselves show it."""
+    rows = agreed(fed, assignments, chosen)
+    if rows is None:
+        return {}
+    dropped = assignments - sum(rows)
+    fields: dict[str, Any] = {"dropped": dropped, "confirmed": True}
+    if not dropped and rows != chosen:
+        fields["padding"] = None  # worked out for choices that were not these
+    return fields | ({"kept": rows} if dropped else {"assigned": rows, "fully_dropped": 0})
 
 
 def _drops(count: dict[str, int], assignments: int, kept: list[int]) -> dict[str, Any]:

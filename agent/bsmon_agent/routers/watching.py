@@ -85,7 +85,7 @@ class Watch:
 
     def _counted(self, counter: Counter, start: Start) -> dict[str, Any]:
         delta = counter.since(start)
-        return tally(counter.experts, delta.ints.tolist(), delta.floats.tolist(), delta.host)
+        return tally(counter.experts, delta.ints.tolist(), delta.floats.tolist(), delta.host, delta.fed)
 
     def _layer(self, counter: Counter, start: Start) -> dict[str, Any]:
         site, reason = counter.site, counter.reason
@@ -112,7 +112,7 @@ def layer(site: Site, counted: dict[str, Any], reason: str | None, experts: int)
         "capacity_factor": facts.capacity_factor,
         "capacity": counted.get("capacity") or facts.capacity,
         "dropless": facts.dropless if facts.dropless is not None or not kept else False,
-        "tag": "unsupported" if reason else site.tag,
+        "tag": "unsupported" if reason else "derived" if counted.get("confirmed") else site.tag,
         "reason": reason,
         "assignments": assignments,
         "tokens_per_expert": load,
