@@ -6,20 +6,20 @@ import argparse
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, refuse_sources, watching
+from bsmon.draw.look import GLYPH_NAMES
 
 if TYPE_CHECKING:
     from bsmon.demo.start import Training
 
-Glyphs = Literal["braille", "block", "ascii"]
-GLYPHS: tuple[Glyphs, ...] = get_args(Glyphs)
 INSTALL = "pip install 'bsmon[demo]'"
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--glyphs", choices=GLYPHS, default=GLYPHS[0], help="what charts are made of (default braille)")
+    parser.add_argument("--glyphs", choices=GLYPH_NAMES, default="braille", help="of charts (default %(default)s)")
+    parser.add_argument("--whole", action="store_true", help="send whole regions to the terminal, not what changed")
 
 
 def screen(arguments: list[str]) -> int:
@@ -28,7 +28,7 @@ def screen(arguments: list[str]) -> int:
     add_sources(parser)
     options = parser.parse_args(arguments)
     refuse_sources(options.sources)
-    return _show(options.glyphs)
+    return _show(options)
 
 
 def demo(arguments: list[str]) -> int:
@@ -43,7 +43,7 @@ def demo(arguments: list[str]) -> int:
         with trainings(options.steps) as started:
             wait_until_up(started, _progress)
             _progress("")
-            return _show(options.glyphs, started)
+            return _show(options, started)
     except FailedError as error:
         _progress("")
         raise CommandError(str(error), UNAVAILABLE) from None
@@ -70,17 +70,18 @@ def _progress(text: str) -> None:
 
 
 def has_screen() -> bool:
-    """Whether there is a terminal to draw on."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    """Whether there is a terminal to draw on: keys come from stdin, and Textual draws on stderr."""
+    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return terminal and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _show(glyphs: Glyphs, until: list[Training] | None = None) -> int:
+def _show(options: argparse.Namespace, until: list[Training] | None = None) -> int:
     if not has_screen():
         return _plain(until)
-    from bsmon.tui.app import BsmonApp
+    from bsmon.tui.app import run
 
     with watching(log=True) as monitor:
-        return BsmonApp(monitor, glyphs=glyphs).run() or 0
+        return run(monitor, glyphs=options.glyphs, differences=not options.whole)
 
 
 def _plain(until: list[Training] | None) -> int:

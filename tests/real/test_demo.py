@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,6 +141,29 @@ def test_nothing_outlives_the_one_who_started_it(number: signal.Signals, environ
     demo.send_signal(number)
     demo.communicate(timeout=30)
     until(lambda: not running(environment), 10)
+
+
+def test_on_a_terminal_it_ends_with_the_screen(environment: dict[str, str]) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-m", "bsmon", "demo"], {**environment, "TERM": "xterm-256color"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 36, 120, 0, 0))
+    seen = b""
+
+    def shows(text: bytes) -> bool:
+        nonlocal seen
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += os.read(terminal, 65536)
+        return text in seen
+
+    until(lambda: shows(b"starting demo-dense, demo-moe"), 30)
+    until(lambda: shows(b"\x1b[?1049h") and shows(b"demo-moe") and shows(b"LIVE"), 90)
+    until(lambda: len(running(environment)) == 2, 5)
+    os.write(terminal, b"q")
+    until(lambda: shows(b"\x1b[?1049l"), 20)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert running(environment) == []
 
 
 def test_a_training_that_dies_at_once_is_shown(environment: dict[str, str], tmp_path: Path) -> None:
