@@ -28,13 +28,11 @@ class Landing(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        if not any(isinstance(self.get(name), Tensor) for name in ("ints", "floats")):
+        if all(isinstance(self.get(name), list) for name in ("ints", "floats")):
             self._settle(self.pop("ints"), self.pop("floats"))
 
-    def _settle(self, ints: list[int] | None, floats: list[float] | None) -> None:
+    def _settle(self, ints: list[int], floats: list[float]) -> None:
         counter = self._counter
-        if ints is None or floats is None:
-            return
         try:
             counted = tally(counter.experts, ints, floats, self._delta.host, self._delta.fed)
         except UnreadableError as why:
