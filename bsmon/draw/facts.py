@@ -49,9 +49,17 @@ def model_line(job: Job) -> str:
         parts.append(f"{si(model.active_parameters)} active")
     if model.trainable_parameters is not None and model.trainable_parameters != model.parameters:
         parts.append(f"{si(model.trainable_parameters)} trainable")
-    if job.mfu.value is not None:
-        parts.append(f"MFU {percent(job.mfu.value)}%")
-    return ", ".join(parts)
+    if model.flops_per_token is not None:
+        parts.append(f"{si(model.flops_per_token)}FLOP a token ({model.convention})")
+    return ", ".join([*parts, _mfu(job)])
+
+
+def _mfu(job: Job) -> str:
+    mfu = job.mfu
+    if mfu.value is None:
+        return "MFU n/a: " + job.unavailable.get("mfu.value", "not known")
+    reached = f", {percent(mfu.achievable)}% of what it can reach" if mfu.achievable is not None else ""
+    return f"MFU {percent(mfu.value)}%{reached}"
 
 
 def memory_line(job: Job) -> str:

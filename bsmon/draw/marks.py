@@ -10,7 +10,8 @@ from bsmon.model import Alert, Job, Severity
 
 MARKS: dict[Severity, str] = {"crit": "X", "warn": "!", "note": "~"}
 WORTH_A_GLANCE: tuple[Severity, ...] = ("crit", "warn")
-_ORDER: dict[Severity | None, int] = {"crit": 0, "warn": 2, "note": 5, None: 6}
+_ORDER: dict[Severity | None, int] = {"crit": 0, "warn": 2, "note": 6, None: 7}
+_FRESH = 600.0  # seconds for which a run that failed stands above those that still train
 
 
 class Standing(NamedTuple):
@@ -29,7 +30,9 @@ def standing(job: Job, alerts: Iterable[Alert] = ()) -> Standing:
         return Standing("?", "lost", "dim", 3)
     if job.state == "finished":
         failed = bool(job.exit_code)
-        return Standing("X", f"exit {job.exit_code}", "crit", 1) if failed else Standing(".", "finished", "dim", 9)
+        fresh = job.age_s is None or job.age_s < _FRESH
+        failure = Standing("X", f"exit {job.exit_code}", "crit", 1 if fresh else 5)
+        return failure if failed else Standing(".", "finished", "dim", 9)
     worst = worst_alert(alert for alert in alerts if alert.job == job.id)
     severity, word, since = job.regime.severity, verdict_word(job), job.regime.since
     if worst is not None and _ORDER[worst.severity] < _ORDER[severity]:
@@ -39,7 +42,7 @@ def standing(job: Job, alerts: Iterable[Alert] = ()) -> Standing:
     if job.state in ("starting", "pending"):
         return Standing(" ", job.state, "dim", 8)
     if severity is None:
-        return Standing(" ", word, "" if job.regime.label not in (None, "unknown") else "dim", 6, since)
+        return Standing(" ", word, "" if job.regime.label not in (None, "unknown") else "dim", 7, since)
     return Standing(MARKS[severity], word, severity, _ORDER[severity], since)
 
 

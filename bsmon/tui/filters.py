@@ -10,14 +10,14 @@ from bsmon.model import Job
 
 Test: TypeAlias = Callable[[Job, Standing], bool]
 
-_WORST = {"crit": 1, "warn": 2, "note": 5}
-"""The largest ``Standing.order`` that is at least as bad."""
+_AT_LEAST = {"crit": "X", "warn": "X!", "note": "X!~"}
+"""The marks that are at least as bad."""
 
 
 def _test(word: str) -> Test:
     if word.startswith(">"):
-        limit = _WORST.get(word[1:], 5)
-        return lambda job, state: state.order <= limit
+        marks = _AT_LEAST.get(word[1:], "X!~")
+        return lambda job, state: state.mark in marks
     for field in ("host:", "verdict:", "state:"):
         if word.startswith(field):
             wanted = word.removeprefix(field)

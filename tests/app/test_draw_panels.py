@@ -140,6 +140,15 @@ class TestStanding:
         state = marks.standing(job("a", **changes))
         assert (state.mark, state.word) == (mark, word)
 
+    def test_an_old_failure_makes_room_for_what_still_trains(self) -> None:
+        fresh, old = (
+            job("a", state="finished", exit_code=1, age_s=60.0),
+            job("b", state="finished", exit_code=1, age_s=6e3),
+        )
+        warned = job("c", regime=Regime(label="unknown", severity="warn"))
+        assert marks.standing(fresh).order < marks.standing(warned).order < marks.standing(old).order
+        assert marks.standing(old).order < marks.standing(job("healthy")).order
+
     def test_a_worse_alert_takes_the_place_of_the_verdict(self) -> None:
         one = job("moe-7b-a1b")
         assert marks.standing(one, [drop_alert()]).word == "drop-rate"
