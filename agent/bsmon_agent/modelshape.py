@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -47,41 +47,49 @@ def precision(root: nn.Module) -> dict[str, Any]:
 
 def shape(root: nn.Module, routers: list[dict[str, Any]]) -> tuple[dict[str, int], str | None]:
     """Counts for a hello's ``model``; without those of the parameters if there is a reason."""
-    modules = list(root.modules())
-    found = attention.shape(modules, dict(root.named_modules()))
-    reason = attention.not_per_token(modules) or _unsuited(root, modules, routers)
-    shares = modelinfo.shares(root, routers)
-    if reason is None and shares is None:
-        reason = NO_SHARES
+    named = dict(root.named_modules())
+    modules = list(named.values())
+    found = attention.shape(modules, named)
+    reason = attention.not_per_token(modules) or _unsuited(named, routers)
+    shares = modelinfo.shares(root, routers) if reason is None else {}
+    if shares is None:
+        return found, NO_SHARES
     lookups = _lookups(modules)
     if reason is None and _may_be_output(modules, lookups):
         reason = TIED
     if reason is not None:
         return found, reason
-    counts = _counts(root, lookups, shares or {})
+    kept = [p for key, p in _parameters(modules).items() if key not in lookups]
+    counts = _counts(kept, _before_all_trained(modules, lookups), shares)
     again = _recomputed(modules)
     if again:
         inside = {id(p) for module in again for p in module.parameters()}
-        counts["matmul_recomputed"] = _met(root, lookups, shares or {}, lambda p: id(p) in inside)
+        counts["matmul_recomputed"] = _met([p for p in kept if id(p) in inside], shares)
         layers = found.get("attention_layers", 0)
         counts["recomputed_layers"] = layers if len(again) == 1 else min(layers, len(again))
     return {**found, **counts}, None
 
 
-def _unsuited(root: nn.Module, modules: list[nn.Module], routers: list[dict[str, Any]]) -> str | None:
+def _unsuited(named: dict[str, nn.Module], routers: list[dict[str, Any]]) -> str | None:
+    modules = list(named.values())
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
         return FLAT
-    own = {id(p): elements(p) for module in modules for p in module.parameters(recurse=False)}
-    convolved = {id(p): elements(p) for m in modules if isinstance(m, nn.modules.conv._ConvNd) for p in m.parameters()}
-    if sum(convolved.values()) > MOSTLY_CONVOLUTION * sum(own.values()):
+    convolving = [module for module in modules if isinstance(module, nn.modules.conv._ConvNd)]
+    convolved = sum(map(elements, _parameters(convolving).values()))
+    if convolved > MOSTLY_CONVOLUTION * sum(map(elements, _parameters(modules).values())):
         return CONVOLUTIONS
-    names = [name for path, module in root.named_modules() for name in (path, type(module).__name__)]
+    names = (name for path, module in named.items() for name in (path, type(module).__name__))
     if not routers and any(map(EXPERTS.search, names)):
         return NO_ROUTER
     return None
 
 
 # ---------------------------------------------------------------- parameters
+
+
+def _parameters(modules: Sequence[nn.Module]) -> dict[int, nn.Parameter]:
+    """Each once, by its identity, in the order of registration."""
+    return {id(p): p for module in modules for p in module._parameters.values() if p is not None}
 
 
 def elements(parameter: nn.Parameter) -> int:
@@ -122,21 +130,20 @@ def _knows_its_output(module: nn.Module) -> bool:
     return callable(getattr(type(module), "get_output_embeddings", None))
 
 
-def _met(root: nn.Module, lookups: dict[int, nn.Parameter], shares: dict[int, float], which: Any) -> int:
-    kept = (p for p in root.parameters() if id(p) not in lookups and which(p))
-    return round(sum(elements(p) * shares.get(id(p), 1.0) for p in kept))
+def _met(parameters: Iterable[nn.Parameter], shares: dict[int, float]) -> int:
+    """How many of these elements one token meets."""
+    return round(sum(elements(p) * shares.get(id(p), 1.0) for p in parameters))
 
 
-def _counts(root: nn.Module, lookups: dict[int, nn.Parameter], shares: dict[int, float]) -> dict[str, int]:
-    before = _before_all_trained(root, lookups)
+def _counts(kept: list[nn.Parameter], before: set[int], shares: dict[int, float]) -> dict[str, int]:
     return {
-        "matmul": _met(root, lookups, shares, lambda p: True),
-        "matmul_frozen": _met(root, lookups, shares, lambda p: not p.requires_grad and id(p) not in before),
-        "matmul_forward_only": _met(root, lookups, shares, lambda p: id(p) in before),
+        "matmul": _met(kept, shares),
+        "matmul_frozen": _met((p for p in kept if not p.requires_grad and id(p) not in before), shares),
+        "matmul_forward_only": _met((p for p in kept if id(p) in before), shares),
     }
 
 
-def _before_all_trained(root: nn.Module, lookups: dict[int, nn.Parameter]) -> set[int]:
+def _before_all_trained(modules: list[nn.Module], lookups: dict[int, nn.Parameter]) -> set[int]:
     """Frozen parameters that no backward goes through: registered, and so used, before the first that is trained.
 
     A trained embedding is at the input and an output projection at the end, wherever they were registered.
@@ -144,12 +151,11 @@ def _before_all_trained(root: nn.Module, lookups: dict[int, nn.Parameter]) -> se
     before: set[int] = set()
     if any(p.requires_grad for p in lookups.values()):
         return before
-    tied = _embeddings(list(root.modules())).keys() - lookups.keys()
-    for parameter in root.parameters():
+    for key, parameter in _parameters(modules).items():
         if parameter.requires_grad:
             break
-        before.add(id(parameter))
-    return before - tied
+        before.add(key)
+    return before - (_embeddings(modules).keys() - lookups.keys())
 
 
 # ---------------------------------------------------------------- checkpointing, dtype, devices
@@ -177,7 +183,7 @@ def _checkpointed(module: nn.Module) -> bool:
 def devices(root: nn.Module) -> int:
     """Devices that this process computes on: more than one under DataParallel, or with the layers spread out."""
     replicas = [len(m.device_ids) for m in modelinfo.layers_of(root) if isinstance(m, nn.DataParallel)]
-    places = {p.device for p in root.parameters() if p.device.type not in ("cpu", "meta")}
+    places = {p.device for p in _parameters(list(root.modules())).values() if p.device.type not in ("cpu", "meta")}
     return max([1, len(places), *replicas])
 
 
@@ -190,7 +196,7 @@ def compute_dtype(root: nn.Module) -> str | None:
     if any(type(module).__module__.startswith("transformer_engine") for module in modules):
         return None  # in 8 or 16 bits, as a context around each layer says
     kind = next((p.device.type for p in root.parameters()), "cpu")
-    dtype = next(_policies(root, kind), None) or _of_most(root)
+    dtype = next(_policies(root, kind), None) or _of_most(modules)
     if dtype == "float32" and kind == "cuda" and torch.get_float32_matmul_precision() != "highest":
         return "tf32"
     return dtype
@@ -210,10 +216,10 @@ def _policies(root: nn.Module, kind: str) -> Iterator[str]:
             yield from [_name(cast)] if cast is not None else []
 
 
-def _of_most(root: nn.Module) -> str | None:
+def _of_most(modules: list[nn.Module]) -> str | None:
     """The dtype of most of the parameters."""
     sizes: dict[str, int] = {}
-    for parameter in root.parameters():
+    for parameter in _parameters(modules).values():
         packed = getattr(parameter, "quant_state", None)
         dtype = getattr(packed, "dtype", None) or parameter.dtype
         sizes[_name(dtype)] = sizes.get(_name(dtype), 0) + elements(parameter)

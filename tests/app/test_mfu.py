@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from agents import START, hello, run_of
 
+from bsmon.draw.facts import model_line
 from bsmon.model import Device, ModelInfo
 from bsmon.store import Fleet
 from bsmon.store import mfu as mfu_view
@@ -127,3 +128,9 @@ def test_a_run_that_is_over_or_counts_no_tokens_has_no_mfu():
     assert (lost.mfu.value, lost.unavailable["mfu.value"]) == (None, "the run is lost")
     silent = view_of(greeting(), tokens=None)
     assert (silent.mfu.value, silent.unavailable["mfu.value"]) == (None, silent.unavailable["tokens_per_s"])
+
+
+def test_the_page_says_by_which_convention_and_why_there_is_none():
+    shown = model_line(view_of(greeting(model={"matmul": 2 * 10**11, "attention_width": 10**7})))
+    assert shown == "2.00G parameters, 1.22TFLOP a token (full), MFU 15.8%, 19.7% of what it can reach"
+    assert model_line(view_of(greeting(device=Device()))).endswith("MFU n/a: no peak is known for a CPU")

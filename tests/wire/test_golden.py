@@ -90,6 +90,7 @@ def test_the_model_knows_the_fields_of_the_schema_and_the_frames_have_no_others(
     joined = {"seen"}  # the app fills it in when it joins ranks
     assert names(model.NoiseSample) - joined == set(wire.NOISE_FIELDS) >= set(golden.RECORD["noise"])
     assert names(model.Hello) >= set(golden.HELLO)
+    assert names(model.ModelInfo) == set(wire.MODEL_FIELDS) >= set(golden.HELLO["model"])
     assert names(model.Beat) >= set(golden.BEAT)
 
 
