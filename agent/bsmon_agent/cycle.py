@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import FrameType
 from typing import NamedTuple
 
 PATIENCE = 8  # repeats of the others after which an optimizer that no longer steps is left out
@@ -80,44 +79,3 @@ class Cycle:
         self._turns.clear()
         self._backwards = 0
         self._stepped = self._skipped = False
-
-
-class Nesting:
-    """Tells an outermost optimizer step from those inside it, though no hook says that a step raised.
-
-    Only numbers are kept (the identities of optimizer and frame), so that nothing outlives a step that failed.
-    """
-
-    def __init__(self) -> None:
-        self._stack: list[tuple[int, int]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._stack)
-
-    def enter(self, optimizer: object, frame: FrameType) -> bool:
-        """A step begins in this frame; True if no other is running in a caller of it."""
-        while self._stack and not _runs(self._stack[-1][1], frame.f_back):
-            self._stack.pop()
-        self._stack.append((id(optimizer), id(frame)))
-        return len(self._stack) == 1
-
-    def leave(self, optimizer: object) -> bool:
-        """A step ended; True if it was the outermost one."""
-        for position in range(len(self._stack) - 1, -1, -1):
-            if self._stack[position][0] == id(optimizer):
-                del self._stack[position:]
-                return position == 0
-        return False
-
-    def settle(self, frame: FrameType) -> None:
-        """Forget the steps that no longer run in this frame or its callers."""
-        while self._stack and not _runs(self._stack[-1][1], frame):
-            self._stack.pop()
-
-
-def _runs(wanted: int, frame: FrameType | None) -> bool:
-    while frame is not None:
-        if id(frame) == wanted:
-            return True
-        frame = frame.f_back
-    return False

@@ -1,4 +1,4 @@
-"""Tells the probes what happens, each guarded: one that fails is taken out with a note, the others go on."""
+"""The probes in use, each guarded: one that fails is taken out with a note, the others go on."""
 
 from __future__ import annotations
 
@@ -6,82 +6,98 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns as clock
 from typing import Any
 
-from bsmon_agent.governor import Governor
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.tape import Event
 
 Method = tuple[Probe, Callable[..., None]]
 
-EVALUATION = ("forward_begin", "forward_end", "backward_begin", "backward_end")  # a closure may repeat these in a step
-MOMENTS = (*EVALUATION, "model_found", "step_begin", "step_end", "collect")
+MOMENTS = ("forward_begin", "forward_end", "backward_begin", "backward_end", "step_begin", "collect")
 MAX_NOTES = 16
 
 
-class Dispatch:
-    """The probes in use, and for each moment the methods of those that override it."""
+def unseen(*args: Any) -> None:
+    """What is seen where no probe looks."""
 
-    def __init__(self, governor: Governor) -> None:
-        self.governor = governor
+
+class Dispatch:
+    """``live`` while an optional probe is armed, and so has to be told of every moment of the step."""
+
+    def __init__(self) -> None:
         self.notes: list[str] = []
         self.probes: list[Probe] = []
+        self.live = False
+        self._readers: list[Method] = []
         self._methods: dict[str, list[Method]] = {}
-        self._repeated: dict[str, list[Method]] = {}
+        self._seers: dict[int, tuple[Probe | None, Callable[..., Any]]] = {}
         self._bind()
 
     def install(self, probes: Iterable[Probe]) -> None:
         """Put probes to work, in this order."""
         for probe in probes:
             probe.failed = self.expel
-            if self._call(probe, probe.install, ()):
-                self.probes.append(probe)
+            self.probes.append(probe)
         self._bind()
 
     def _bind(self) -> None:
-        self._methods = {moment: self._overriding(moment) for moment in MOMENTS}
-        self._repeated = {
-            moment: [(probe, method) for probe, method in self._methods[moment] if probe.repeats]
-            for moment in EVALUATION
-        }
+        self._seers = {probe.sees: (probe, probe.see) for probe in self.probes if probe.sees}
+        self._readers = [(p, p.read) for p in self.probes if type(p).read is not Probe.read]
+        self.arm()
 
-    def _overriding(self, moment: str) -> list[Method]:
-        base = getattr(Probe, moment)
-        return [(probe, getattr(probe, moment)) for probe in self.probes if getattr(type(probe), moment) is not base]
+    def arm(self) -> None:
+        """The governor has chosen who looks at the next step."""
+        armed = [probe for probe in self.probes if probe.optional and probe.armed]
+        self.live = bool(armed)
+        for moment in MOMENTS:
+            base = getattr(Probe, moment)
+            self._methods[moment] = [(p, getattr(p, moment)) for p in armed if getattr(type(p), moment) is not base]
 
-    def tell(self, moment: str, *args: Any, again: bool = False) -> None:
-        """Call the probes in order. What an optional one takes is booked on it, not on the agent's base."""
-        for probe, method in self._repeated[moment] if again else self._methods[moment]:
-            if probe.optional:
-                begun = clock()
-                self._call(probe, method, args)
-                taken = clock() - begun
-                probe.spent += taken
-                self.governor.base_ns -= taken
-            else:
-                try:
-                    method(*args)
-                except Exception as error:
+    # ------------------------------------------------------------ what the probes are asked
+
+    def tell(self, moment: str, *args: Any) -> int:
+        """Call the armed probes in order. Returns the ns that are booked on them, and so not on the agent's base."""
+        booked = 0
+        for probe, method in self._methods[moment]:
+            begun = clock()
+            self._call(probe, method, args)
+            taken = clock() - begun
+            probe.spent += taken
+            booked += taken
+        return booked
+
+    def see(self, kind: int, *args: Any) -> Any:
+        """The payload of an event, by the probe that reads it."""
+        return self.seer(kind)(*args)
+
+    def seer(self, kind: int) -> Callable[..., Any]:
+        """Asks the probe that reads these events for their payload; None once it has failed."""
+        probe, method = self._seers.get(kind, (None, unseen))
+
+        def see(*args: Any) -> Any:
+            nonlocal method
+            try:
+                return method(*args)
+            except Exception as error:
+                method = unseen
+                if probe is not None:
                     self.expel(probe, error)
 
-    def _call(self, probe: Probe, method: Callable[..., None], args: tuple[Any, ...]) -> bool:
-        try:
-            method(*args)
-        except Exception as error:
-            self.expel(probe, error)
-            return False
-        return True
+        return see
 
-    def expel(self, probe: Probe, error: Exception) -> None:
-        """A probe failed: it is off for the rest of this run, and the notes say why."""
-        self.note(f"probe {probe.name} is off: {type(error).__name__}: {error}")
-        self._remove(probe)
-        if probe in self.probes:
-            self.probes.remove(probe)
-            self._bind()
+    def read(self, events: list[Event], record: dict[str, Any]) -> None:
+        """Let every reader write its fields."""
+        for probe, method in self._readers:
+            try:
+                method(events, record)
+            except Exception as error:
+                self.expel(probe, error)
 
-    def _remove(self, probe: Probe) -> None:
-        try:
-            probe.remove()
-        except Exception as error:
-            self.note(f"probe {probe.name} left something behind: {type(error).__name__}: {error}")
+    def model_found(self, root: Any, optimizer: Any) -> None:
+        for probe in list(self.probes):
+            self._call(probe, probe.model_found, (root, optimizer))
+
+    def between(self, optimizer: Any) -> None:
+        for probe in list(self.probes):
+            self._call(probe, probe.between, (optimizer,))
 
     def ask(self, method: str, answer: dict[str, Any]) -> None:
         """Let every probe write into a hello or a beat. In the publisher's thread, so nobody is expelled here."""
@@ -90,6 +106,32 @@ class Dispatch:
                 getattr(probe, method)(answer)
             except Exception as error:
                 self.note(f"probe {probe.name} cannot say all it knows: {type(error).__name__}: {error}")
+
+    def of(self, kind: type[Probe]) -> Any:
+        """The probe of this class, if it is still in use."""
+        return next((probe for probe in self.probes if isinstance(probe, kind)), None)
+
+    # ------------------------------------------------------------ failures
+
+    def _call(self, probe: Probe, method: Callable[..., None], args: tuple[Any, ...]) -> None:
+        try:
+            method(*args)
+        except Exception as error:
+            self.expel(probe, error)
+
+    def expel(self, probe: Probe, error: Exception) -> None:
+        """A probe failed: it is off for the rest of this run, and the notes say why."""
+        self.note(f"probe {probe.name} is off: {type(error).__name__}: {error}")
+        if probe in self.probes:
+            self.probes.remove(probe)
+            self._remove(probe)
+            self._bind()
+
+    def _remove(self, probe: Probe) -> None:
+        try:
+            probe.remove()
+        except Exception as error:
+            self.note(f"probe {probe.name} left something behind: {type(error).__name__}: {error}")
 
     def note(self, text: str) -> None:
         if len(self.notes) < MAX_NOTES and text not in self.notes:

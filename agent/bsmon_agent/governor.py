@@ -11,6 +11,8 @@ SHARE = 0.01  # of the step time
 FLOOR = 30.0  # microseconds a step that the agent may always use
 RAREST = 1024  # an optional probe looks at least once in so many steps
 WARM_UP = 2  # first steps, whose cost (finding the model, first calls) says nothing of the rest
+MEMORY = 20  # steps that a moving mean remembers
+SETTLED = 8  # values after which a mean is trusted enough to judge outliers by it
 CALIBRATION = 8  # steps from the first look of a probe, which pays for its own warm-up, to the second
 
 
@@ -24,15 +26,19 @@ class Governed(Protocol):
 
 
 class Mean:
-    """A plain mean of the first twenty values, then a moving one."""
+    """A plain mean of the first twenty values, then a moving one. One value counts as four times the mean at most:
+    what a preempted thread waits for others is not its own cost."""
 
     def __init__(self) -> None:
         self.value = 0.0
         self.seen = 0
 
-    def add(self, value: float) -> None:
-        self.seen += 1
-        self.value += (value - self.value) * max(1.0 / self.seen, 0.05)
+    def add(self, value: float, weight: int = 1) -> None:
+        """``value`` is itself the mean of ``weight`` values."""
+        if self.seen > SETTLED:
+            value = min(value, 4 * self.value)
+        self.seen += weight
+        self.value += (value - self.value) * min(1.0, max(1 / self.seen, 1 / MEMORY) * weight)
 
 
 class Duty:
@@ -71,29 +77,32 @@ class Governor:
 
     def __init__(self, share: float | None = None) -> None:
         self.share = share_from_environment() if share is None else share
-        self.base_ns = 0  # spent since the last step outside of optional probes; callbacks add to it
         self.duties: dict[str, Duty] = {}
         self._base = Mean()
         self._step = Mean()
         self._steps = 0
 
-    def close(self, seconds: float | None, probes: Sequence[Governed]) -> None:
-        """A step is complete: book what was spent in it, and arm the optional probes for the next."""
-        self._steps += 1
-        base, self.base_ns = self.base_ns, 0
+    def close(self, steps: int, seconds: float, base: int, probes: Sequence[Governed]) -> None:
+        """Steps are complete, the last with the optional probes as they are armed now: book what was spent in them
+        (``base``, ns, outside of those probes), and arm for the next."""
+        self._steps += steps
         for probe in probes:
             if probe.optional and probe.armed:
                 self._duty(probe.name).looked(probe.spent / 1e3)
             else:
                 base += probe.spent
             probe.spent = 0
-        if seconds is not None and self._steps > WARM_UP:
-            self._step.add(seconds * 1e6)
-            self._base.add(base / 1e3)
+        if seconds > 0 and self._steps > WARM_UP:
+            self._step.add(seconds * 1e6 / steps, steps)
+            self._base.add(base / 1e3 / steps, steps)
         self._share_out()
         for probe in probes:
             if probe.optional:
                 probe.armed = self._due(self._duty(probe.name))
+
+    def ahead(self) -> int:
+        """Steps until the next look of an optional probe is due."""
+        return max(1, min((duty.next for duty in self.duties.values()), default=RAREST) - self._steps)
 
     def _duty(self, name: str) -> Duty:
         if name not in self.duties:

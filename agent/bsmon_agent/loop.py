@@ -1,327 +1,335 @@
-"""The training loop as the agent sees it: torch's events in, complete records out. Runs in the training thread."""
+"""The training loop as the agent sees it: what the taps leave over, and when the tape is read.
+
+Everything here runs in the training thread. While the state says ``careful``, the taps pass everything on: an optional
+probe looks at this step and is told moment by moment, or the model is still being looked for.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
-from types import FrameType
+from time import perf_counter_ns as clock
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
+from bsmon_agent import tape
 from bsmon_agent.card import Card
-from bsmon_agent.cycle import Closed, Cycle, Nesting
-from bsmon_agent.dispatch import Dispatch
+from bsmon_agent.dispatch import Dispatch, unseen
 from bsmon_agent.governor import Governor
+from bsmon_agent.probes.loss import LossProbe
+from bsmon_agent.probes.norm import NormProbe
 from bsmon_agent.rootfinder import RootFinder
+from bsmon_agent.steps import Steps
+from bsmon_agent.taps import State, forward_taps, nothing
 from bsmon_agent.torchhooks import TorchHooks
 
 MANY = 8  # optimizers after which a new one is no reason to look for the model again
+ONE_BY_ONE = 3  # first steps, whose events are read at once
+READ_EVERY = 100_000_000  # ns; later the tape is read at the first step after so long
+MOST = 64  # or after so many steps
+QUIET = 5_000_000_000  # ns without a step, after which the training may have moved to another thread
+
+_STEP = Optimizer.profile_hook_step(lambda optimizer: None).__code__  # of the frame in which torch calls its step hooks
 
 
 class Loop:
-    """``starts`` is called at the first sign of a training, ``deliver`` with every record, ``broken`` if we fail."""
+    """``starts`` is called at the first sign of a training, ``broken`` if we fail."""
 
     def __init__(
         self,
         card: Card,
         dispatch: Dispatch,
         governor: Governor,
+        steps: Steps,
         starts: Callable[[], None],
-        deliver: Callable[[dict[str, Any]], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        self.card = card
-        self.governor = governor
         self.broken = broken
+        self.state = State()
+        self.write = steps.tape.append
+        self.stepped = 0  # outermost optimizer steps that came by here; all of them where a loss is scaled
+        self.inside: Any = None  # the optimizer that stepped inside the running backward
         self.hooks = TorchHooks(self)
-        self.finder = RootFinder(
-            begin=functools.partial(self.hooks.guarded, self.forward_begins),
-            end=functools.partial(self.hooks.guarded, self.forward_ended),
-            found=functools.partial(self.hooks.guarded, self.model_found),
-        )
-        self.cycle = Cycle()
+        self.see_forward = self.see_backward = self.see_step = unseen
+        self.finder = RootFinder(*forward_taps(self))
+        self._card = card
         self._dispatch = dispatch
-        self._tell = dispatch.tell
+        self._governor = governor
+        self._steps = steps
         self._starts = starts
-        self._deliver = deliver
-        self._thread = threading.get_ident()
-        self._nesting = Nesting()
-        self._optimizer: weakref.ref[Any] | None = None  # the one that stepped last
         self._made = 0  # optimizers constructed
-        self._steps = 0  # outermost optimizer steps
-        self._base = 0  # steps before the first that we counted
-        self._base_of: int | None = None  # the optimizer whose own count says so
-        self._uncounted: set[int] = set()  # optimizers without such a count
+        self._read = 0  # records
         self._evaluations: int | None = None  # of the running step's closure, if it has one
-        self._in_forward = False
-        self._in_backward = False
-        self._inside: Any = None  # the optimizer that stepped inside the running backward
-        self._unapplied = 0  # backwards of the model since the last step
-        self._backwards = 0  # since the last record, as is the next
-        self._forwards = 0
-        self._listening = False  # was anything listened to when this record was opened?
-        self._closed_at: float | None = None
-        self._cpu = time.thread_time()
+        self._listening = False  # was anything listened to when the tape was read last?
 
     def install(self) -> None:
+        """The probes are in place by now."""
+        self.see_forward = self._dispatch.seer(tape.FORWARD)
+        self.see_backward = self._dispatch.seer(tape.BACKWARD)
+        self.see_step = self._dispatch.seer(tape.STEPPED)
         self.hooks.install()
 
     def remove(self) -> None:
         self.hooks.patches.clear()
         self.finder.close()
 
-    def given(self, model: Any, optimizer: Any) -> None:
-        """The user says what is trained."""
-        if optimizer is not None:
-            self._prepare(optimizer)
-        if model is not None:
-            self.finder.listen([model])
+    def guarded(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call one of ours: its time is the agent's, its failure is not the training's."""
+        begun = clock()
+        try:
+            return method(*args)
+        except Exception as error:
+            self.broken(error)
+            return None
+        finally:
+            self.state.spent += clock() - begun
 
     # ------------------------------------------------------------ what a training is made of
 
+    def given(self, model: Any, optimizer: Any) -> None:
+        """The user says what is trained."""
+        if optimizer is not None:
+            self._prepare()
+        if model is not None:
+            self.finder.listen([model])
+
     def optimizer_made(self, optimizer: Any, frame: FrameType | None) -> None:
         self._made += 1
-        self._prepare(optimizer)
+        self._prepare()
         if self._made <= MANY:
             self.finder.look(frame, optimizer)
 
-    def _prepare(self, optimizer: Any) -> None:
+    def _prepare(self) -> None:
         """This process trains, in this thread."""
-        self._thread = threading.get_ident()
+        self.state.thread = threading.get_ident()
         self._starts()
-        self.hooks.run_eagerly()
+        ours = [function for owner in (Loop, Steps, Dispatch) for function in vars(owner).values()]
+        seers = [self.see_forward, self.see_backward, self.see_step]
+        self.hooks.run_eagerly([function for function in (*ours, *seers) if isinstance(function, FunctionType)])
 
     def module_compiled(self, module: Any) -> None:
         self.finder.compiled(module)
+        self.state.careful |= not self.finder.settled
 
     def length_known(self, steps: int) -> None:
-        if self.card.total_steps is None:
-            self.card.total_steps = steps
+        if self._card.total_steps is None:
+            self._card.total_steps = int(steps)
 
-    def model_found(self, root: Any) -> None:
-        self.card.model_found(root)
-        self._tell("model_found", root, self._last())
-
-    def _last(self) -> Any:
-        """The optimizer that stepped last, if it is still there."""
-        return self._optimizer() if self._optimizer is not None else None
+    def _found(self, root: Any) -> None:
+        self.state.root = id(root)
+        self._card.model_found(root)
+        self._dispatch.model_found(root, self.state.optimizer())
 
     # ------------------------------------------------------------ forward and backward
 
     def forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._in_backward or _recomputing() or not self._is_mine():
-            return
+        """A candidate or the root is called."""
+        if self.state.root != id(module):
+            if not self.finder.elect(module, self.state.in_forward):
+                return
+            self._found(module)
+        self.state.in_forward = True
         if torch.is_grad_enabled():
-            self._forwards += 1
-        self._in_forward = True
-        self._tell("forward_begin", module, args, kwargs, again=self._again())
+            self.write((tape.FORWARD, clock(), self.see_forward(module, args, kwargs)))
+        elif self.state.unread:
+            self.read()  # an evaluation begins, which may take its time
+        self._tell("forward_begin", module, args, kwargs)
 
     def forward_ended(self, module: Any) -> None:
-        if self._in_forward:
-            self._in_forward = False
-            self._tell("forward_end", module, again=self._again())
+        self._tell("forward_end", module)
 
-    def backward_begins(self, roots: Any) -> bool:
-        """False for a backward inside another one, which is a recomputation."""
-        if self._in_backward or _recomputing() or not self._is_mine():
-            return False
-        again = self._again()
-        self._in_backward = True
-        self._in_forward = False
-        self.finder.outside()
-        if not again:
-            self._backwards += 1
-            self.cycle.backward()
-        self._tell("backward_begin", roots if isinstance(roots, tuple) else _listed(roots), again=again)
-        return True
+    def backward_begins(self, roots: Any) -> None:
+        self._tell("backward_begin", (roots,) if isinstance(roots, torch.Tensor) else tuple(roots))
 
     def backward_ended(self, failed: bool) -> None:
-        self._in_backward = False
-        self._tell("backward_end", failed, again=self._again())
-        if not failed and self._forwards:
-            self._unapplied += 1
-        if self._inside is not None:
-            optimizer, self._inside = self._inside, None
-            self._tell("step_end", optimizer)
-            self._stepped(optimizer)
+        self._tell("backward_end", failed)
+        if self.inside is not None:
+            optimizer, self.inside = self.inside, None
+            self._step_over(optimizer)
 
-    def _again(self) -> bool:
-        """Is this a later evaluation of the closure of a running step?"""
-        return self._in_step() and self._evaluations is not None and self._evaluations > 1
+    def _tell(self, moment: str, *args: Any) -> None:
+        """To the probes that are armed; but not what a closure evaluates again."""
+        if self._dispatch.live and (self._evaluations is None or self._evaluations < 2 or not self._in_step()):
+            self.state.spent -= self._dispatch.tell(moment, *args)
 
-    def _in_step(self) -> bool:
-        """A step that raised is forgotten at the first event outside of it."""
-        if self._nesting:
-            self._nesting.settle(sys._getframe(1))
-            if not self._nesting:
-                self._evaluations = None
-        return bool(self._nesting)
+    # ------------------------------------------------------------ loss scale, clipping, the user's own
 
-    def _is_mine(self) -> bool:
-        """Another thread's events (evaluation on the side) are not this training's, while its own thread lives."""
-        here = threading.get_ident()
-        if here != self._thread and self._thread not in sys._current_frames():
-            self._thread = here
-        return here == self._thread
+    def loss_scaled(self, outputs: Any, scaled: Any) -> None:
+        self.state.optimizer = nothing  # so that the end of the step comes here, to look for infinities
+        loss: LossProbe | None = self._dispatch.of(LossProbe)
+        if loss is not None:
+            loss.guarded(loss.scaled, outputs, scaled)
+        self.gradients_carry_scale(True)
+
+    def gradients_carry_scale(self, carry: bool) -> None:
+        norm: NormProbe | None = self._dispatch.of(NormProbe)
+        if norm is not None:
+            norm.carries_scale = carry
+
+    def clipped(self, norm: Any, norm_type: Any) -> None:
+        self.write((tape.CLIPPED, clock(), self._dispatch.see(tape.CLIPPED, norm, norm_type)))
+
+    def logged(self, scalars: dict[str, Any]) -> None:
+        self.write((tape.LOGGED, clock(), self._dispatch.see(tape.LOGGED, scalars)))
+
+    def tokens(self, count: int) -> None:
+        self.write((tape.TOKENS, clock(), int(count)))
 
     # ------------------------------------------------------------ steps
 
-    def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+    def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """May give other arguments back: the closure in a wrapper that counts its evaluations."""
-        if not self._in_backward and not self._is_mine():
+        state = self.state
+        frame = sys._getframe(2)  # torch's, that calls the tap
+        state.in_step = steps_running(frame)
+        if state.in_step > 1 or state.in_backward or not self._is_mine():
             return None
-        if not self._nesting.enter(optimizer, frame) or self._in_backward:
-            return None
-        self.finder.outside()
-        self._in_forward = False
-        if not self._steps:
-            self._prepare(optimizer)
+        state.in_forward = False
         if not self.finder.heard_of:
-            self.finder.look(frame, optimizer)
-            if not self.finder.heard_of:
-                self.finder.search(optimizer)
-        closure = args[0] if args else kwargs.get("closure")
-        if not callable(closure):
+            self._find(optimizer, frame)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
+        if closure is None:
             self._evaluations = None
-            self._tell("step_begin", optimizer)
+            self._updates(optimizer)
             return None
         self._evaluations = 0
         counting = self._counting(closure, optimizer)
-        return ((counting, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": counting})
+        return ((args[0], counting, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": counting})
+
+    def _is_mine(self) -> bool:
+        """Is this the training's thread? It may have moved, but two trainings at a time are not told apart."""
+        state, here = self.state, threading.get_ident()
+        if here == state.thread:
+            return True
+        if self.stepped and state.thread in sys._current_frames() and clock() - state.due < QUIET:
+            return False
+        state.thread = here
+        return True
+
+    def _find(self, optimizer: Any, frame: FrameType) -> None:
+        self._prepare()
+        self.finder.look(frame, optimizer)
+        if not self.finder.heard_of:
+            self.finder.search(optimizer)
+
+    def _updates(self, optimizer: Any) -> None:
+        """The gradients are complete, and parameters about to change."""
+        self._tell("step_begin", optimizer)
+        self.write((tape.STEP, clock(), None))
 
     def _counting(self, closure: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
         @functools.wraps(closure, updated=())
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            self.hooks.guarded(self._evaluation_begins)
+            self.guarded(self._evaluation_begins)
             result = closure(*args, **kwargs)
-            self.hooks.guarded(self._evaluation_ended, optimizer)
+            self.guarded(self._evaluation_ended, optimizer)
             return result
 
         return evaluate
 
     def _evaluation_begins(self) -> None:
         self._evaluations = (self._evaluations or 0) + 1
+        self.write((tape.EVALUATION, clock(), self._evaluations))
 
     def _evaluation_ended(self, optimizer: Any) -> None:
         if self._evaluations == 1:
-            self._tell("step_begin", optimizer)
+            self._updates(optimizer)
 
     def step_ended(self, optimizer: Any) -> None:
-        if not self._in_backward and not self._is_mine():
+        state = self.state
+        running = steps_running(sys._getframe(2))
+        state.in_step = max(0, running - 1)
+        if running > 1:
             return
-        if not self._nesting.leave(optimizer):
-            return
-        if self._in_backward:
-            self._inside = optimizer if self._inside is None else self._inside
-            return
-        if self._evaluations == 0:
-            self._tell("step_begin", optimizer)
-        self._evaluations = None
-        self._tell("step_end", optimizer)
-        self._stepped(optimizer, skipped=_found_inf(optimizer))
+        if state.in_backward:
+            self.inside = optimizer if self.inside is None else self.inside
+        elif threading.get_ident() == state.thread:
+            self._evaluations = None
+            self._step_over(optimizer, skipped=_found_inf(optimizer))
 
-    def compiled_step(self, optimizer: Any) -> None:
-        """A step was taken inside compiled code, before the event that tells it."""
-        self._tell("step_end", optimizer)
-        self._stepped(optimizer)
+    def compiled_step(self) -> None:
+        """A step was taken inside compiled code, some time before the event that tells it."""
+        optimizer, self.state.compiled = self.state.compiled, None
+        self._step_over(optimizer)
 
-    def steps_seen(self) -> int:
-        return self._steps
-
-    def scaler_stepped(self, optimizer: Any, before: int | None) -> None:
+    def scaler_stepped(self, optimizer: Any, before: int) -> None:
         """GradScaler.step returned; if it did not call the optimizer, it found an infinity."""
-        if before == self._steps and getattr(type(optimizer).step, "hooked", False):
-            self._stepped(optimizer, skipped=True)
+        if before == self.stepped and getattr(type(optimizer).step, "hooked", False):
+            self._step_over(optimizer, skipped=True)
 
     def gradients_cleared(self, owner: Any) -> None:
-        """zero_grad after a backward without a step: told only where one optimizer trains the whole model."""
-        if not self._unapplied or self._in_step() or len(self.cycle.members) != 1:
-            return
-        optimizer = self._last()
-        if optimizer is not None and (owner is self.finder.root or owner is optimizer):
-            self._stepped(optimizer, skipped=True)
+        """zero_grad is called; after a backward without a step it throws gradients away."""
+        state = self.state
+        if state.compiled is not None:
+            self.compiled_step()
+        elif not self._in_step() and (owner is self.finder.root or owner is self._card.optimizer(state.number)):
+            state.pending = False
+            self.write((tape.CLEARED, clock(), (state.number, None, True)))
 
-    def _stepped(self, optimizer: Any, skipped: bool = False) -> None:
-        self._steps += not skipped
-        self._unapplied = 0
-        if self._optimizer is None or self._optimizer() is not optimizer:
-            self._optimizer = weakref.ref(optimizer)
-        number = self.card.number(optimizer)
-        closed = self.cycle.step(number, skipped)
-        if not skipped:
-            self._number_from(optimizer, number)
-        if closed is not None:
-            self._close(closed, optimizer, number)
+    def _in_step(self) -> bool:
+        """A step that raised is no longer on the stack."""
+        if self.state.in_step:
+            self.state.in_step = steps_running(sys._getframe(1))
+        return self.state.in_step > 0
 
-    def _number_from(self, optimizer: Any, number: int) -> None:
-        """Steps made before we came are in the optimizer's own count, if it has one."""
-        if self._base_of not in self.cycle.members:
-            self._base_of = None
-            self._uncounted.intersection_update(self.cycle.members)
-        if self._base_of is None and number not in self._uncounted:
-            own = own_count(optimizer)
-            if own is None:
-                self._uncounted.add(number)
-            else:
-                self._base, self._base_of = own - self.cycle.count, number
+    def _step_over(self, optimizer: Any, skipped: bool = False) -> None:
+        state = self.state
+        state.pending = False
+        self.stepped += not skipped
+        state.number = self._card.number(optimizer)
+        state.optimizer = weakref.ref(optimizer)
+        self.gradients_carry_scale(False)
+        now = clock()
+        self.write((tape.STEPPED, now, (state.number, self.see_step(optimizer), skipped)))
+        state.unread += 1
+        if state.careful or state.unread >= state.most or now > state.due:
+            self.read(optimizer)
 
-    def _close(self, closed: Closed, optimizer: Any, number: int) -> None:
-        now, cpu = time.perf_counter(), time.thread_time()
-        record: dict[str, Any] = {"step": self._base + self.cycle.count, "time": time.time(), "optimizer": number}
-        duration = None if self._closed_at is None else now - self._closed_at
-        if duration is not None:
-            record["duration"], record["cpu_time"] = duration, cpu - self._cpu
-        if closed.skipped:
-            record["skipped"] = True
-        self._closed_at, self._cpu = now, cpu
-        self._tell("collect", record)
-        self._deliver(record)
-        self.governor.close(duration, self._dispatch.probes)
-        self._check_root(optimizer)
+    # ------------------------------------------------------------ reading
 
-    def _check_root(self, optimizer: Any) -> None:
-        """A root that was not called in a record with a backward is not the one that is called."""
-        if self._forwards:
-            if not self.finder.settled:
-                self.finder.settle()
-        elif self._backwards and self._listening:
+    def read(self, optimizer: Any = None) -> None:
+        """Have the tape read, book what all this cost, and let the governor choose who looks next."""
+        state = self.state
+        state.unread = 0
+        count, seconds = self._steps.read()
+        if count:
+            spent, state.spent = state.spent, 0  # this reading itself is booked with the next
+            self._governor.close(count, seconds, spent, self._dispatch.probes)
+            self._dispatch.arm()
+        if optimizer is not None:
+            self._dispatch.between(optimizer)
+            self._look_after_root(optimizer)
+        state.careful = self._dispatch.live or not self.finder.settled
+        self._read += count
+        state.most = 1 if self._read < ONE_BY_ONE else min(MOST, self._governor.ahead())
+        state.due = clock() + READ_EVERY
+
+    def _look_after_root(self, optimizer: Any) -> None:
+        """A root that was not called in a step with a backward is not the one that is called."""
+        if self._steps.heard:
+            self.finder.settle()
+        elif self._steps.silent and self._listening:
             self.finder.look_again(sys._getframe(1), optimizer)
+            self.state.root = 0
         self._listening = self.finder.heard_of
-        self._forwards = self._backwards = 0
-
-    def hide_from(self, script: bool) -> None:
-        """TorchScript compiles a module's hooks with it: it is to find none of ours."""
-        if script:
-            self.finder.pause()
-        else:
-            self.finder.resume()
 
 
-def _listed(roots: Any) -> tuple[Any, ...]:
-    """What backward() was given, as a tuple."""
-    return (roots,) if isinstance(roots, torch.Tensor) or not hasattr(roots, "__iter__") else tuple(roots)
-
-
-def _recomputing() -> bool:
-    """Is this thread inside the autograd engine (activation checkpointing, a hook)?"""
-    return bool(torch._C._current_graph_task_id() != -1)
+def steps_running(frame: FrameType | None) -> int:
+    """In how many optimizer steps, one inside another, this frame is. No hook tells that a step raised; this does."""
+    running = 0
+    while frame is not None:
+        running += frame.f_code is _STEP
+        frame = frame.f_back
+    return running
 
 
 def _found_inf(optimizer: Any) -> bool:
     """A fused optimizer steps without effect where the loss scaler found an infinity; told only if it is on the CPU."""
     found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, torch.Tensor) and found.device.type == "cpu" and bool(found.item() > 0)
-
-
-def own_count(optimizer: Any) -> int | None:
-    """Steps by the optimizer's own count; None if it has none, or only on a device."""
-    state = next(iter(optimizer.state.values()), None)
-    count = state.get("step") if isinstance(state, dict) else None
-    if isinstance(count, torch.Tensor):
-        return int(count.item()) if count.device.type == "cpu" and count.numel() == 1 else None
-    return int(count) if isinstance(count, (int, float)) else None
+    return isinstance(found, torch.Tensor) and found.is_cpu and bool(found.item() > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -76,11 +77,11 @@ class Patches:
     """A set of changes, taken out in the reverse order."""
 
     def __init__(self) -> None:
-        self._changes: list[Change] = []
+        self.changes: list[Change] = []
 
     def make(self, change: Change) -> None:
         change.on()
-        self._changes.append(change)
+        self.changes.append(change)
 
     def wrap(self, holder: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         """Replace an attribute that ``holder`` itself has by ``wrapper(original)``."""
@@ -88,30 +89,24 @@ class Patches:
         self.make(Attribute(holder, name, original, wrapper(original)))
 
     def off(self) -> None:
-        for change in reversed(self._changes):
+        for change in reversed(self.changes):
             change.off()
 
     def on(self) -> None:
-        for change in self._changes:
+        for change in self.changes:
             change.on()
 
     def clear(self) -> None:
         self.off()
-        self._changes.clear()
+        self.changes.clear()
 
 
-class Callback:
+class Callback(functools.partial):  # type: ignore[type-arg]
     """A hook of ours that lives in a user's module. A copy or pickle of that module does not carry it along.
 
     In the copy stands a function of the standard library that takes anything and returns None, so that the pickle of
     a model loads where bsmon is not installed.
     """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return contextlib.nullcontext().__exit__

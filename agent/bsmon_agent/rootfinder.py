@@ -98,24 +98,17 @@ class RootFinder:
     """Listens to candidates until one of them proves to be the root; later, when the root falls silent, anew.
 
     A candidate that is called with gradients enabled becomes the root; an outer one that contains it takes its place.
-    ``begin(module, args, kwargs)`` and ``end(module)`` are called for the root alone, ``found(root)`` on a change.
+    ``before`` and ``after`` are the hooks that every candidate gets.
     """
 
-    def __init__(
-        self,
-        begin: Callable[[nn.Module, Any, Any], None],
-        end: Callable[[nn.Module], None],
-        found: Callable[[nn.Module], None],
-    ) -> None:
-        self._begin = begin
-        self._end = end
-        self._found = found
+    def __init__(self, before: Callable[..., None], after: Callable[..., None]) -> None:
+        self.settled = False
+        self._before = before
+        self._after = after
         self._root: weakref.ref[nn.Module] | None = None
         self._handles: dict[int, tuple[weakref.ref[nn.Module], list[Any]]] = {}
-        self._inside = False
         self._searched = False
-        self.settled = False
-        self.looks = 0
+        self._looks = 0
 
     @property
     def root(self) -> nn.Module | None:
@@ -135,18 +128,18 @@ class RootFinder:
             modules = [thing for thing in gc.get_objects() if _is_module(thing)]
             self.listen(owners(modules, optimized(optimizer)))
 
-    def look_again(self, frame: FrameType | None, optimizer: Any) -> bool:
-        """The root was not called in a whole step: something around or inside it must have been. False: give up."""
-        self.looks += 1
-        if self.looks > LOOKS:
-            return False
+    def look_again(self, frame: FrameType | None, optimizer: Any) -> None:
+        """The root was not called in a whole step: something around or inside it must have been."""
+        self._looks += 1
+        if self._looks > LOOKS:
+            self.settled = True
+            return
         self.settled, self._root = False, None
         self.look(frame, optimizer)
         self.search(optimizer)
         for module in [ref() for ref, _ in list(self._handles.values())]:
             if module is not None:
                 self.listen(descendants(module))
-        return True
 
     def listen(self, modules: Iterable[nn.Module]) -> None:
         for module in modules:
@@ -187,40 +180,21 @@ class RootFinder:
 
     # ------------------------------------------------------------ hearing
 
-    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if module is not self.root and not self._elect(module):
-            return
-        self._inside = True
-        self._begin(module, args, kwargs)
-
-    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or module is not self.root:
-            return
-        self._inside = False
-        self._end(module)
-
-    def _elect(self, module: nn.Module) -> bool:
-        """May this candidate be the root from now on?"""
-        if self.settled or not torch.is_grad_enabled():
-            return False
-        root = self.root
-        if root is not None and (self._inside or all(inner is not root for inner in module.modules())):
-            return False
+    def elect(self, module: nn.Module, inside: bool) -> bool:
+        """A candidate is called, maybe inside a call of the root: may it be the root from now on?"""
         known = self._handles.get(id(module))
-        if known is None or known[0]() is not module:
-            return False  # a shallow copy, which shares its hooks with the original
+        if self.settled or not torch.is_grad_enabled() or known is None or known[0]() is not module:
+            return False  # the last: a shallow copy, which shares its hooks with the original
+        root = self.root
+        if root is not None and (inside or all(inner is not root for inner in module.modules())):
+            return False
         self._root = weakref.ref(module)
-        self._found(module)
         return True
-
-    def outside(self) -> None:
-        """A backward or step begins: no forward of the root is running, even if it raised and told nobody."""
-        self._inside = False
 
     def settle(self) -> None:
         """The root was called and trained: stop listening to the others."""
+        if self.settled:
+            return
         self.settled = True
         root = self.root
         for key, (module, handles) in list(self._handles.items()):
@@ -238,8 +212,3 @@ class RootFinder:
 def _remove(handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
-
-
-def functions() -> list[Any]:
-    """Those that torch.compile must run, not compile."""
-    return [Callback.__call__, RootFinder._before, RootFinder._after]

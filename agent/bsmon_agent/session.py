@@ -14,9 +14,8 @@ from bsmon_agent.governor import Governor
 from bsmon_agent.ledger import Ledger
 from bsmon_agent.loop import Loop
 from bsmon_agent.probes.base import Probe
-from bsmon_agent.probes.batch import BatchProbe
-from bsmon_agent.probes.user import UserProbe
 from bsmon_agent.reductions import Lagged
+from bsmon_agent.steps import Steps
 
 if TYPE_CHECKING:
     from bsmon_agent.publisher import Publisher
@@ -69,10 +68,11 @@ class Session:
         self._told: dict[str, Any] | None = None  # the last hello, to see what changed
         missing: list[str] = []
         self._probes = list(chosen) if chosen is not None else probes.load(missing.append)
-        self.dispatch = Dispatch(self.governor)
+        self.dispatch = Dispatch()
         for text in missing:
             self.dispatch.note(text)
-        self.loop = Loop(self.card, self.dispatch, self.governor, self._start, self._lagged.add, self._broken)
+        self.steps = Steps(self.card, self.dispatch, self.governor, self._lagged.add)
+        self.loop = Loop(self.card, self.dispatch, self.governor, self.steps, self._start, self._broken)
 
     def install(self) -> None:
         """Hook everything into torch."""
@@ -88,14 +88,10 @@ class Session:
         self.loop.given(model, optimizer)
 
     def tokens(self, count: int) -> None:
-        for probe in self.dispatch.probes:
-            if isinstance(probe, BatchProbe):
-                probe.guarded(probe.tokens, count)
+        self.loop.guarded(self.loop.tokens, count)
 
     def log(self, scalars: dict[str, Any]) -> None:
-        for probe in self.dispatch.probes:
-            if isinstance(probe, UserProbe):
-                probe.guarded(probe.log, scalars)
+        self.loop.guarded(self.loop.logged, scalars)
 
     # ------------------------------------------------------------ to the outside
 
@@ -142,12 +138,13 @@ class Session:
         self.dispatch.remove()
 
     def _exit(self, code: int | None) -> None:
+        self.loop.guarded(self.loop.read)
         self._lagged.close()
 
     def close(self) -> None:
         """Everything out again; who watches sees the end."""
+        self._exit(None)
         self._remove()
-        self._lagged.close()
         exits.forget(self._exit)
         if self.publisher is not None:
             self.publisher.stop()

@@ -1,7 +1,7 @@
-"""Where torch tells us what happens: reversible wrappers and hooks, each of which calls the session, guarded.
+"""Everything of torch's that is hooked or wrapped, and can be taken out again.
 
-torch.compile sees none of it: traced, every wrapper is the function that it wraps, without a graph break; and the
-frames of the wrappers themselves are never compiled. A step that was compiled leaves a mark for the next event.
+torch.compile sees none of it: traced, every wrapper is just the function that it wraps, without a graph break, and the
+frames of the wrappers are never compiled themselves.
 """
 
 from __future__ import annotations
@@ -9,157 +9,122 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from time import perf_counter_ns as clock
-from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
 
-from bsmon_agent import rootfinder
-from bsmon_agent.governor import Governor
-from bsmon_agent.patches import Hook, Patches, run_eagerly
+from bsmon_agent import taps
+from bsmon_agent.patches import Everywhere, Hook, Patches, run_eagerly
+
+if TYPE_CHECKING:
+    from bsmon_agent.loop import Loop
 
 Wrapped = Callable[..., Any]
 
 is_compiling = torch.compiler.is_compiling
 
 
-class Listener(Protocol):
-    """What a session does about each event. Whatever one of these raises ends the agent, not the training."""
-
-    governor: Governor
-
-    def optimizer_made(self, optimizer: Any, frame: FrameType | None) -> None: ...
-
-    def step_begins(self, optimizer: Any, args: Any, kwargs: Any, frame: FrameType) -> Any: ...
-
-    def step_ended(self, optimizer: Any) -> None: ...
-
-    def compiled_step(self, optimizer: Any) -> None: ...
-
-    def backward_begins(self, roots: Any) -> bool: ...
-
-    def backward_ended(self, failed: bool) -> None: ...
-
-    def gradients_cleared(self, owner: Any) -> None: ...
-
-    def scaler_stepped(self, optimizer: Any, before: int | None) -> None: ...
-
-    def steps_seen(self) -> int: ...
-
-    def module_compiled(self, module: Any) -> None: ...
-
-    def length_known(self, steps: int) -> None: ...
-
-    def hide_from(self, script: bool) -> None: ...
-
-    def broken(self, error: Exception) -> None: ...
-
-
-class _Mark:
-    """What traced code may leave behind: a plain store on it is neither a graph break nor a guard."""
-
-    stepped: Any = None
-
-
-_mark = _Mark()
-
-
 class TorchHooks:
-    """Everything of torch's own that the session listens to, apart from the root module."""
+    """The taps of ``taps``, and around what is called seldom a wrapper each that tells the loop."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.patches = Patches()
-        self._listener = listener
+        self._loop = loop
         self._functions: list[Any] = []
 
     def install(self) -> None:
-        wrap = self.patches.wrap
-        wrap(Optimizer, "__init__", self._optimizer_init)
-        wrap(Optimizer, "zero_grad", self._zero_grad)
-        wrap(torch.nn.Module, "zero_grad", self._zero_grad)
-        wrap(torch.autograd, "backward", self._backward)
-        wrap(torch.amp.GradScaler, "step", self._scaler_step)
-        wrap(torch, "compile", self._compile)
-        wrap(torch.jit, "script", self._script)
-        wrap(OneCycleLR, "__init__", self._schedule_init)
-        before, after = self._step_hooks()
+        for holder, name, wrapper in (
+            (torch.autograd, "backward", functools.partial(taps.backward_tap, self._loop)),
+            (Optimizer, "zero_grad", functools.partial(taps.zero_grad_tap, self._loop)),
+            (torch.nn.Module, "zero_grad", functools.partial(taps.zero_grad_tap, self._loop)),
+            (dataloader._BaseDataLoaderIter, "__next__", functools.partial(taps.loader_tap, self._loop)),
+            (Optimizer, "__init__", self._optimizer_init),
+            (OneCycleLR, "__init__", self._schedule_init),
+            (GradScaler, "scale", self._scaler_scale),
+            (GradScaler, "unscale_", self._scaler_unscale),
+            (GradScaler, "step", self._scaler_step),
+            (torch, "compile", self._compile),
+            (torch.jit, "script", self._script),
+        ):
+            self.patches.wrap(holder, name, functools.partial(self._dressed, wrapper))
+        clip = torch.nn.utils.clip_grad_norm_
+        self.patches.make(Everywhere(clip, self._dressed(self._clip, clip)))
+        before, after = taps.step_taps(self._loop)
+        self._functions += [before, after]
         self.patches.make(Hook(lambda: register_optimizer_step_pre_hook(before)))
         self.patches.make(Hook(lambda: register_optimizer_step_post_hook(after)))
 
-    def run_eagerly(self) -> None:
-        """To be called when torch's compiler may have been loaded since."""
-        run_eagerly([*self._functions, *rootfinder.functions()])
-        run_eagerly([TorchHooks.guarded], callees_too=True)
+    def _dressed(self, wrapper: Callable[[Wrapped], Wrapped], original: Wrapped) -> Wrapped:
+        """The wrapper around a function, looking like it."""
+        wrapped = wrapper(original)
+        self._functions.append(wrapped)
+        return functools.update_wrapper(wrapped, original)
 
-    def _wrapper(self, original: Wrapped, wrapper: Wrapped) -> Wrapped:
-        """Dress the wrapper as the original."""
-        self._functions.append(wrapper)
-        return functools.update_wrapper(wrapper, original)
+    def run_eagerly(self, ours: list[Any]) -> None:
+        """To be called when torch's compiler may have been loaded since. ``ours`` and all they call are skipped."""
+        run_eagerly(self._functions)
+        run_eagerly(ours, callees_too=True)
 
-    def guarded(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Call the session; its time is the agent's, its failure is not the training's."""
-        begun = clock()
-        try:
-            if _mark.stepped is not None:
-                optimizer, _mark.stepped = _mark.stepped, None
-                self._listener.compiled_step(optimizer)
-            return method(*args)
-        except Exception as error:
-            self._listener.broken(error)
-            return None
-        finally:
-            self._listener.governor.base_ns += clock() - begun
-
-    # ------------------------------------------------------------ the wrappers
+    # ------------------------------------------------------------ wrappers of what is called seldom
 
     def _optimizer_init(self, original: Wrapped) -> Wrapped:
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(optimizer, *args, **kwargs)
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
             if not is_compiling():
-                self.guarded(self._listener.optimizer_made, optimizer, sys._getframe(1))
+                self._loop.guarded(self._loop.optimizer_made, optimizer, sys._getframe(1))
+
+        return init
+
+    def _schedule_init(self, original: Wrapped) -> Wrapped:
+        """The only schedule whose length is always in optimizer steps."""
+
+        def init(schedule: Any, *args: Any, **kwargs: Any) -> None:
+            original(schedule, *args, **kwargs)
+            self._loop.guarded(self._loop.length_known, schedule.total_steps)
+
+        return init
+
+    def _scaler_scale(self, original: Wrapped) -> Wrapped:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if not is_compiling() and scaler.is_enabled():
+                self._loop.guarded(self._loop.loss_scaled, outputs, scaled)
+            return scaled
+
+        return scale
+
+    def _scaler_unscale(self, original: Wrapped) -> Wrapped:
+        def unscale_(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scaler, *args, **kwargs)
+            if not is_compiling():
+                self._loop.guarded(self._loop.gradients_carry_scale, False)
             return result
 
-        return self._wrapper(original, init)
-
-    def _zero_grad(self, original: Wrapped) -> Wrapped:
-        def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling():
-                self.guarded(self._listener.gradients_cleared, owner)
-            return original(owner, *args, **kwargs)
-
-        return self._wrapper(original, zero_grad)
-
-    def _backward(self, original: Wrapped) -> Wrapped:
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(*args, **kwargs)
-            roots = args[0] if args else kwargs.get("tensors", ())
-            if not self.guarded(self._listener.backward_begins, roots):
-                return original(*args, **kwargs)
-            failed = True
-            try:
-                result = original(*args, **kwargs)
-                failed = False
-                return result
-            finally:
-                self.guarded(self._listener.backward_ended, failed)
-
-        return self._wrapper(original, backward)
+        return unscale_
 
     def _scaler_step(self, original: Wrapped) -> Wrapped:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(scaler, optimizer, *args, **kwargs)
-            before = self.guarded(self._listener.steps_seen)
+            before = self._loop.stepped
             result = original(scaler, optimizer, *args, **kwargs)
-            self.guarded(self._listener.scaler_stepped, optimizer, before)
+            if not is_compiling():
+                self._loop.guarded(self._loop.scaler_stepped, optimizer, before)
             return result
 
-        return self._wrapper(original, step)
+        return step
+
+    def _clip(self, original: Wrapped) -> Wrapped:
+        def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            norm = original(parameters, max_norm, norm_type, *args, **kwargs)
+            if not is_compiling():
+                self._loop.guarded(self._loop.clipped, norm, norm_type)
+            return norm
+
+        return clip_grad_norm_
 
     def _compile(self, original: Wrapped) -> Wrapped:
         """The wrapper that torch.compile puts around a module is what will be called; its inside is traced."""
@@ -167,43 +132,19 @@ class TorchHooks:
         def compile(*args: Any, **kwargs: Any) -> Any:
             compiled = original(*args, **kwargs)
             if issubclass(type(compiled), torch.nn.Module):
-                self.guarded(self._listener.module_compiled, compiled)
+                self._loop.guarded(self._loop.module_compiled, compiled)
             return compiled
 
-        return self._wrapper(original, compile)
+        return compile
 
     def _script(self, original: Wrapped) -> Wrapped:
         """TorchScript would try to compile the hooks of a module, ours too: it meets none."""
 
         def script(*args: Any, **kwargs: Any) -> Any:
-            self.guarded(self._listener.hide_from, True)
+            self._loop.guarded(self._loop.finder.pause)
             try:
                 return original(*args, **kwargs)
             finally:
-                self.guarded(self._listener.hide_from, False)
+                self._loop.guarded(self._loop.finder.resume)
 
-        return self._wrapper(original, script)
-
-    def _schedule_init(self, original: Wrapped) -> Wrapped:
-        """The only schedule whose length is always in optimizer steps."""
-
-        def init(schedule: Any, *args: Any, **kwargs: Any) -> None:
-            original(schedule, *args, **kwargs)
-            self.guarded(self._listener.length_known, int(schedule.total_steps))
-
-        return self._wrapper(original, init)
-
-    def _step_hooks(self) -> tuple[Wrapped, Wrapped]:
-        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if is_compiling():
-                return None
-            return self.guarded(self._listener.step_begins, optimizer, args, kwargs, sys._getframe(1))
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling():
-                _mark.stepped = optimizer
-                return
-            self.guarded(self._listener.step_ended, optimizer)
-
-        self._functions += [before, after]
-        return before, after
+        return script

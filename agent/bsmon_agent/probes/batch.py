@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.tape import BACKWARD, BACKWARD_ENDED, FORWARD, RETURNED, STEPPED, TOKENS, Event, evaluated_once
 
 IDS = ("input_ids", "decoder_input_ids")
 EMBEDDED = "inputs_embeds"
@@ -22,8 +23,7 @@ NO_TENSOR = "the model is called without a tensor; give the count with bsmon_age
 NO_TOKENS = "the model's input has no token ids [B, T]; give the count with bsmon_agent.tokens(n)"
 
 
-@dataclass
-class Batch:
+class Batch(NamedTuple):
     """What one forward was given."""
 
     samples: int
@@ -31,7 +31,6 @@ class Batch:
     length: int | None = None
     padding: Any = None  # tokens; a tensor if the mask lies on a device
     source: str = ""
-    training: bool = True
 
 
 @dataclass
@@ -83,79 +82,72 @@ class BatchProbe(Probe):
     told which had the most samples (the critic's of a GAN, say, not the sum over both networks)."""
 
     name = "batch"
+    sees = FORWARD
 
     def __init__(self) -> None:
-        self._given: Batch | None = None
-        self._pending: list[Batch] = []
-        self._open = Segment()
-        self._closed: dict[int, Segment] = {}  # by optimizer
-        self._committed: list[Batch] = []
-        self._backwards = 0
-        self._user: int | None = None
         self._source: str | None = None
         self._reason = NO_FORWARD
 
-    def tokens(self, count: int) -> None:
-        """The user's own count for the step, in parts or at once."""
-        self._user = (self._user or 0) + int(count)
+    def see(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, Any, Any]:
+        """Is it in training mode, and what is it given? Of a single tensor only the shape and type."""
+        if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+            return module.training, args[0].shape, args[0].dtype
+        return module.training, read(args, kwargs), None
 
-    def forward_begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._given = read(args, kwargs) if torch.is_grad_enabled() else None
-        if self._given is not None:
-            self._given.training = module.training
-        elif torch.is_grad_enabled():
-            self._reason = NO_TENSOR
-
-    def forward_end(self, module: Any) -> None:
-        if self._given is not None:
-            self._pending.append(self._given)
-            self._given = None
-
-    def backward_begin(self, roots: tuple[Any, ...]) -> None:
-        training = [batch for batch in self._pending if batch.training]
-        self._committed = training or self._pending
-        self._pending = []
-
-    def backward_end(self, failed: bool) -> None:
-        if not failed:
-            self._backwards += 1
-            if self._committed:
-                self._open.add(Segment.of(self._committed))
-        self._committed = []
-
-    def step_end(self, optimizer: Any) -> None:
-        self._pending = []
-        self._keep(id(optimizer))
-
-    def _keep(self, key: int) -> None:
-        """Close the open segment in favour of an optimizer, which may step several times in one record."""
-        self._closed.setdefault(key, Segment()).add(self._open)
-        self._open = Segment()
-
-    def collect(self, record: dict[str, Any]) -> None:
-        self._keep(0)
-        self._write(record, max(self._closed.values(), key=lambda segment: segment.samples))
-        if self._user is not None:
-            record["tokens"] = self._user
+    def read(self, events: list[Event], record: dict[str, Any]) -> None:
+        segments, backwards, user = self._segments(evaluated_once(events))
+        self._write(record, max(segments, key=lambda segment: segment.samples), backwards)
+        if user is not None:
+            record["tokens"] = user
             self._source = USER
-        self._closed = {}
-        self._user = None
-        self._backwards = 0
 
-    def _write(self, record: dict[str, Any], segment: Segment) -> None:
-        record["accumulation"] = segment.backwards or self._backwards
+    def _segments(self, events: list[Event]) -> tuple[list[Segment], int, int | None]:
+        """What each optimizer got, the number of backward passes, and the user's own count of tokens."""
+        closed: dict[int, Segment] = {}
+        current = Segment()
+        given: tuple[bool, Any, Any] | None = None
+        pending: list[tuple[bool, Batch]] = []  # returned, and waiting for a backward; True: in training mode
+        used: list[Batch] = []  # in the running backward
+        backwards, user = 0, None
+        for kind, _, payload in events:
+            if kind == FORWARD:
+                given = payload
+            elif kind == RETURNED and given is not None:
+                training, seen, dtype = given
+                batch = seen if dtype is None else _first(seen, dtype)
+                if batch is None:
+                    self._reason = NO_TENSOR
+                else:
+                    pending.append((training, batch))
+            elif kind == BACKWARD:
+                trained = [batch for training, batch in pending if training]
+                used = trained or [batch for _, batch in pending]
+                pending = []
+            elif kind == BACKWARD_ENDED and not payload:
+                backwards += 1
+                current.add(Segment.of(used) if used else Segment())
+            elif kind == STEPPED:
+                pending = []
+                closed.setdefault(payload[0], Segment()).add(current)
+                current = Segment()
+            elif kind == TOKENS:
+                user = (user or 0) + payload
+        return [*closed.values(), current], backwards, user
+
+    def _write(self, record: dict[str, Any], segment: Segment, backwards: int) -> None:
+        record["accumulation"] = segment.backwards or backwards
         if not segment.backwards:
             return
         record["samples"] = segment.samples
         record["micro"] = segment.micro
         if not segment.counted:
             self._reason = NO_TOKENS
-        else:
-            record["tokens"] = segment.tokens
-            record["sequence_length"] = segment.length
-            self._source = segment.source
-            if segment.padding is not None:
-                record["padding"] = segment.padding
+            return
+        record["tokens"] = segment.tokens
+        record["sequence_length"] = segment.length
+        self._source = segment.source
+        if segment.padding is not None:
+            record["padding"] = segment.padding
 
     def describe(self, hello: dict[str, Any]) -> None:
         if self._source is None:
@@ -166,30 +158,35 @@ class BatchProbe(Probe):
 
 def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Batch | None:
     """Samples and tokens in the arguments of a call; None if no tensor is among them."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+        return _first(args[0].shape, args[0].dtype)
     inputs = _named(args, kwargs)
     for name in IDS:
         ids = inputs.get(name)
         if ids is not None and ids.dim() == 2:
-            return _sequences(ids.shape, name, inputs)
+            return _sequences(ids.shape, name, inputs.get(MASK))
     embedded = inputs.get(EMBEDDED)
     if embedded is not None and embedded.dim() == 3:
-        return _sequences(embedded.shape[:2], EMBEDDED, inputs)
+        return _sequences(embedded.shape[:2], EMBEDDED, inputs.get(MASK))
     for name, tensor in inputs.items():
         if tensor.dim() == 2 and tensor.dtype in INTEGERS and name not in NOT_TOKENS:
-            return _sequences(tensor.shape, FIRST, inputs)
-    for tensor in inputs.values():
-        if tensor.dim() > 0:
-            return Batch(samples=tensor.shape[0])
-    return None
+            return _sequences(tensor.shape, FIRST, inputs.get(MASK))
+    return next((Batch(tensor.shape[0]) for tensor in inputs.values() if tensor.dim()), None)
 
 
-def _sequences(shape: torch.Size, source: str, inputs: dict[Any, torch.Tensor]) -> Batch:
-    batch = Batch(shape[0], shape[0] * shape[1], shape[1], source=source)
-    mask = inputs.get(MASK)
+def _first(shape: torch.Size, dtype: torch.dtype) -> Batch | None:
+    """A call whose only input is of this shape and type."""
+    if len(shape) == 2 and dtype in INTEGERS:
+        return Batch(shape[0], shape[0] * shape[1], shape[1], None, FIRST)
+    return Batch(shape[0]) if shape else None
+
+
+def _sequences(shape: torch.Size, source: str, mask: torch.Tensor | None) -> Batch:
+    padding: Any = None
     if mask is not None and mask.shape == shape:
         padding = shape.numel() - torch.count_nonzero(mask)
-        batch.padding = int(padding) if padding.device.type == "cpu" else padding
-    return batch
+        padding = padding.item() if padding.device.type == "cpu" else padding
+    return Batch(shape[0], shape[0] * shape[1], shape[1], padding, source)
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Any, torch.Tensor]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-from bsmon_agent.patches import Everywhere, Patches
 from bsmon_agent.probes.base import Probe
 from bsmon_agent.reductions import capturing, sum_of_squares
+from bsmon_agent.tape import CLIPPED, Event
 
 CLIPPING = "clip_grad_norm_"
 SAMPLED = "gradients before the step, sampled"
@@ -22,66 +21,42 @@ NOT_YET = "no step was looked at yet"
 class NormProbe(Probe):
     name = "norm"
     optional = True
+    sees = CLIPPED
 
     def __init__(self) -> None:
-        self._patches = Patches()
-        self._squares: Any = None  # of all calls of clip_grad_norm_ since the last step
-        self._sampled: Any = None
+        self.carries_scale = False  # do the gradients of this step carry a loss scale?
+        self._sampled: torch.Tensor | None = None
         self._clips = False
-        self._scaled = False  # a loss scale is on the gradients of this step
         self._source: str | None = None
         self._reason = NOT_YET
 
-    def install(self) -> None:
-        clip = torch.nn.utils.clip_grad_norm_
-        self._patches.make(Everywhere(clip, self._clipping(clip)))
-        self._patches.wrap(torch.amp.GradScaler, "scale", self._setting(True))
-        self._patches.wrap(torch.amp.GradScaler, "unscale_", self._setting(False))
-
-    def remove(self) -> None:
-        self._patches.clear()
-
-    def _setting(self, scaled: bool) -> Any:
-        """Around a method of the scaler after which the gradients (will) carry its scale, or carry it no more."""
-
-        def wrapper(original: Any) -> Any:
-            @functools.wraps(original)
-            def method(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(scaler, *args, **kwargs)
-                if not torch.compiler.is_compiling() and scaler.is_enabled():
-                    self._scaled = scaled
-                return result
-
-            return method
-
-        return wrapper
-
-    def _clipping(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
-            norm = original(parameters, max_norm, norm_type, *args, **kwargs)
-            if not torch.compiler.is_compiling():
-                self.guarded(self._clipped, norm, norm_type)
-            return norm
-
-        return clip_grad_norm_
-
-    def _clipped(self, norm: Any, norm_type: Any) -> None:
+    def see(self, norm: Any, norm_type: Any) -> Any:
+        """The square of a norm that was returned; None if it says nothing of the whole L2 norm."""
         self._clips = True
         if type(norm) is not torch.Tensor:
             self._reason = SHARDED
         elif norm_type not in (2, 2.0):
             self._reason = OTHER_NORM
-        elif self._scaled:
+        elif self.carries_scale:
             self._reason = SCALED
         elif norm.device.type == "cpu":
-            self._squares = (self._squares or 0.0) + norm.item() ** 2
+            return norm.item() ** 2
         elif not capturing():
-            square = norm.detach().float().square()
-            self._squares = square if self._squares is None else self._squares + square
+            return norm.detach().float().square()
+        return None
+
+    def read(self, events: list[Event], record: dict[str, Any]) -> None:
+        squares = [payload for kind, _, payload in events if kind == CLIPPED and payload is not None]
+        if squares:
+            self._write(record, sum(squares[1:], squares[0]), CLIPPING)
+
+    def _write(self, record: dict[str, Any], squares: Any, source: str) -> None:
+        record["grad_norm"] = squares.sqrt() if isinstance(squares, torch.Tensor) else squares**0.5
+        self._source = source
 
     def step_begin(self, optimizer: Any) -> None:
-        if not self.armed or self._clips or capturing():
+        clips, self._clips = self._clips, False
+        if clips or capturing():
             return
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if any(type(gradient) is not torch.Tensor for gradient in gradients):
@@ -92,16 +67,10 @@ class NormProbe(Probe):
             squares = _without_scale(squares, optimizer)
             self._sampled = squares if self._sampled is None else self._sampled + squares
 
-    def step_end(self, optimizer: Any) -> None:
-        self._scaled = False
-
     def collect(self, record: dict[str, Any]) -> None:
-        squares = self._squares if self._clips else self._sampled
-        if squares is not None:
-            record["grad_norm"] = squares.sqrt() if isinstance(squares, torch.Tensor) else squares**0.5
-            self._source = CLIPPING if self._clips else SAMPLED
-        self._squares = self._sampled = None
-        self._clips = False
+        if self._sampled is not None and "grad_norm" not in record:
+            self._write(record, self._sampled, SAMPLED)
+        self._sampled = None
 
     def describe(self, hello: dict[str, Any]) -> None:
         if self._source is None:

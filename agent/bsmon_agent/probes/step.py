@@ -1,27 +1,23 @@
-"""The learning rate, and which optimizers there are."""
+"""The learning rate of the step: the one that it was made with, before any scheduler moved on."""
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.tape import STEPPED, Event
 
 
 class StepProbe(Probe):
     name = "step"
+    sees = STEPPED
 
-    def __init__(self) -> None:
-        self._optimizer: weakref.ref[Any] | None = None
+    def see(self, optimizer: Any) -> Any:
+        """Of the first parameter group."""
+        return optimizer.param_groups[0].get("lr")
 
-    def step_end(self, optimizer: Any) -> None:
-        if self._optimizer is None or self._optimizer() is not optimizer:
-            self._optimizer = weakref.ref(optimizer)
-
-    def collect(self, record: dict[str, Any]) -> None:
-        """Called before any scheduler moves on: the rate is the one that this step was made with."""
-        optimizer = self._optimizer() if self._optimizer is not None else None
-        if optimizer is not None:
-            rate = optimizer.param_groups[0].get("lr")
-            if rate is not None:
-                record["learning_rate"] = rate
+    def read(self, events: list[Event], record: dict[str, Any]) -> None:
+        for kind, _, payload in reversed(events):
+            if kind == STEPPED and payload[1] is not None:
+                record["learning_rate"] = payload[1]
+                return

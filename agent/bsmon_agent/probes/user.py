@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.tape import LOGGED, Event
 from bsmon_agent.wire import MAX_NAME
 
 MOST = 64  # numbers in a record
@@ -14,26 +15,26 @@ MOST = 64  # numbers in a record
 
 class UserProbe(Probe):
     name = "user"
+    sees = LOGGED
 
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
+    def see(self, scalars: dict[str, Any]) -> dict[str, Any]:
+        """What is a single number."""
+        numbers = {name[:MAX_NAME]: _number(value) for name, value in scalars.items()}
+        return {name: number for name, number in numbers.items() if number is not None}
 
-    def log(self, scalars: dict[str, Any]) -> None:
-        """Kept for the next record. What is no single number is left out."""
-        for name, value in scalars.items():
-            number = _number(value)
-            if number is not None and (name in self._values or len(self._values) < MOST):
-                self._values[name[:MAX_NAME]] = number
-
-    def collect(self, record: dict[str, Any]) -> None:
-        if self._values:
-            record["user"] = self._values
-            self._values = {}
+    def read(self, events: list[Event], record: dict[str, Any]) -> None:
+        for kind, _, numbers in events:
+            if kind == LOGGED:
+                record.setdefault("user", {}).update(numbers)
+        if len(record.get("user", ())) > MOST:
+            record["user"] = dict(list(record["user"].items())[:MOST])
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().reshape(()) if value.numel() == 1 and not value.is_complex() else None
+        if value.numel() != 1 or value.is_complex():
+            return None
+        return value.item() if value.device.type == "cpu" else value.detach().reshape(()).clone()
     try:
         return float(value)
     except (TypeError, ValueError):
