@@ -203,19 +203,24 @@ def test_no_activation_is_kept() -> None:
     assert all(freed)
 
 
-def test_autocast_leaves_out_what_it_cast() -> None:
+def test_autocast() -> None:
+    """Layers are fed copies in half precision, which autograd keeps and the program does not."""
     model = runs.Tiny()
 
     def loss(m: nn.Module, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return runs.mean_loss(m, ids, targets)
 
-    alone = copy.deepcopy(model)
+    start, alone = copy.deepcopy(model), copy.deepcopy(model)
     runs.train(alone, parts=1, loss=loss)
     with runs.watching() as watched:
         runs.train(model, parts=1, loss=loss)
-    assert watched.samples
     assert all(torch.equal(a, b) for a, b in zip(alone.state_dict().values(), model.state_dict().values(), strict=True))
+    sample = watched.samples[0]
+    assert sample.coverage == pytest.approx(elements(model, COVERED) / elements(model))
+    total, parts = runs.by_hand(start, *runs.data(1), parts=2, only=COVERED)
+    assert sample.total == pytest.approx(total, rel=0.1)
+    assert sample.parts == pytest.approx(parts, rel=0.1)
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

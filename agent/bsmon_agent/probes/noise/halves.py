@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.weak import TensorWeakRef
 
 from bsmon_agent.patches import Callback
-from bsmon_agent.probes.noise.layers import Rule, first_half, rule
+from bsmon_agent.probes.noise.layers import Rule, first_half, kept_input, rule
 
 AGREEMENT = 0.02  # of the squared norms of a gradient and of its halves' sum
 
@@ -98,7 +98,8 @@ class Halves:
             self._calls[id(layer)] += 1
             rows = first_half(layer, args[0], self._batch, self._length)
             if rows is not None:
-                output.register_hook(partial(self._returned, found, layer, TensorWeakRef(args[0]), rows))
+                ref = TensorWeakRef(kept_input(layer, args[0], output))
+                output.register_hook(partial(self._returned, found, layer, ref, rows))
         except Exception as error:
             self.trouble = f"a layer could not be read: {type(error).__name__}: {error}"
         self.spent += clock() - begun

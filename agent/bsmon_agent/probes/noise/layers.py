@@ -84,3 +84,37 @@ def first_half(layer: nn.Module, x: torch.Tensor, batch: int, length: int | None
     if x.shape[0] == batch and (x.dim() > 1 or length is None):  # ids in one dimension may be positions
         return batch // 2 * (rows // batch)
     return batch // 2 * length if length is not None and features and rows == x.shape[0] == batch * length else None
+
+
+SAVED = {  # node of the graph -> where it keeps a layer's input
+    "AddmmBackward0": "_saved_mat1",
+    "MmBackward0": "_saved_self",
+    "LinearBackward0": "_saved_input",
+    "NativeLayerNormBackward0": "_saved_input",
+}
+SINGLE = ("Linear", "Conv1D", "LayerNorm")  # layers of one such node
+HOPS = 3  # from a layer's output: it may be a view of a view
+
+
+def kept_input(layer: nn.Module, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """What autograd keeps of a layer's input: under autocast a copy in another type, and else the input itself.
+
+    Where saved tensors are packed (checkpointing, offloading), to look at one would be to compute or fetch it.
+    """
+    if type(layer).__name__ not in SINGLE or not torch.is_autocast_enabled(x.device.type) or _packed():
+        return x
+    node = output.grad_fn
+    for _ in range(HOPS):
+        if node is None:
+            break
+        place = SAVED.get(node.name())
+        if place is not None:
+            saved: torch.Tensor = getattr(node, place)
+            return saved if saved.numel() == x.numel() else x
+        node = node.next_functions[0][0] if node.next_functions else None
+    return x
+
+
+def _packed() -> bool:
+    look = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return look is None or look(False) is not None
