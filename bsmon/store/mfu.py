@@ -38,8 +38,8 @@ def _count(job: Job, lead: Hello, why: Reasons) -> None:
     model, length = lead.model, job.batch.sequence_length
     reason = None
     if model.matmul is None:
-        told = lead.unavailable
-        reason = told.get("model.flops_per_token") or told.get("model") or NOT_COUNTED
+        unread = NOT_COUNTED if model.parameters is not None else why.told("model")
+        reason = lead.unavailable.get("model.flops_per_token", unread)
     elif job.token_source is None:
         reason = NOT_TOKENS
     elif job.batch.data_parallel != job.world_size:

@@ -69,6 +69,7 @@ def test_without_attention_only_six_n_by_that_name():
     [
         ({"model": {"matmul": None}, "unavailable": {"model.flops_per_token": "it convolves"}}, "it convolves"),
         ({"model": {"matmul": None}}, mfu_view.NOT_COUNTED),
+        ({"model": {"matmul": None, "parameters": None}, "unavailable": {"model": "not found"}}, "not found"),
         ({"token_source": None}, mfu_view.NOT_TOKENS),
         ({"world_size": 4, "data_parallel": 2}, mfu_view.SHARED_OUT),
         ({"world_size": 4}, mfu_view.SHARED_OUT),
