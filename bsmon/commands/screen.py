@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, refuse_sources, watching
 from bsmon.draw.look import GLYPH_NAMES
@@ -37,6 +39,8 @@ def demo(arguments: list[str]) -> int:
     _options(parser)
     options = parser.parse_args(arguments)
     _check_demo()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     from bsmon.demo.start import FailedError, trainings, wait_until_up
 
     try:
@@ -47,6 +51,11 @@ def demo(arguments: list[str]) -> int:
     except FailedError as error:
         _progress("")
         raise CommandError(str(error), UNAVAILABLE) from None
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Asked to end: by the front door, which ends the trainings too."""
+    raise SystemExit(128 + number)
 
 
 def _count(text: str) -> int:

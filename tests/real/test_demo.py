@@ -135,12 +135,17 @@ def share(process: psutil.Process, seconds: float = 3.0) -> float:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-def test_nothing_outlives_the_one_who_started_it(number: signal.Signals, environment: dict[str, str]) -> None:
-    demo = start(environment)
+def test_nothing_outlives_the_one_who_started_it(
+    number: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
+    demo = start({**environment, "TMPDIR": str(tmp_path)})
     until(lambda: len(running(environment)) == 2, 30)
     demo.send_signal(number)
     demo.communicate(timeout=30)
     until(lambda: not running(environment), 10)
+    if number != signal.SIGKILL:
+        assert demo.returncode == 128 + number
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_on_a_terminal_it_ends_with_the_screen(environment: dict[str, str]) -> None:
