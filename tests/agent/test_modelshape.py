@@ -172,11 +172,31 @@ def test_frozen_first_layers_have_no_backward():
     assert 6 * info(model).matmul > 1.5 * exact
 
 
+class Prompted(nn.Module):
+    """Prompt tuning: what is trained is at the input, and registered last."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = Gpt(tied=False).requires_grad_(False)
+        self.prompt = nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, ids):
+        x = self.base.wte(ids) + self.prompt(ids)
+        for block in self.base.h:
+            x = block(x)
+        return self.base.lm_head(x)
+
+
 def test_a_trained_embedding_needs_the_backward_through_all():
-    model = Gpt(tied=False).requires_grad_(False)
-    model.wte.requires_grad_(True)
+    model = Prompted()
     assert (info(model).matmul_forward_only, info(model).matmul_frozen) == (0, info(model).matmul)
     assert computed(model) == pytest.approx(counted(model), rel=0.001)
+
+
+def test_a_frozen_output_projection_that_is_tied_has_a_backward():
+    model = Gpt(tied=True)
+    model.wte.requires_grad_(False)
+    assert (info(model).matmul_forward_only, info(model).matmul_frozen) == (0, VOCABULARY * WIDTH)
 
 
 def test_checkpointed_layers_are_computed_again():
