@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -17,6 +18,9 @@ from bsmon import __version__
 from bsmon.commands.base import UNAVAILABLE, WARNING, WELL, CommandError, Parser
 from bsmon.commands.run import has, interpreter
 from bsmon_agent import wire
+
+if TYPE_CHECKING:
+    from bsmon.sources.discovery import Entry
 
 MARKS = {"ok": "  ", "note": "~ ", "warn": "! ", "bad": "X "}
 LONGEST_SOCKET = "4194304.history"  # of the greatest pid that Linux gives
@@ -155,18 +159,25 @@ def _agents() -> Iterator[Finding]:
     from bsmon.sources.discovery import Scanner
 
     scan = Scanner().scan(wire.runtime_directories())
-    states = [found.entry.state for found in scan.found]
-    counts = ", ".join(
-        f"{states.count(state)} {state}" for state in ("live", "starting", "finished") if state in states
-    )
+    states = [_state(found.entry) for found in scan.found]
+    known = ("live", "starting", "finished", "gone without a word")
+    counts = ", ".join(f"{states.count(state)} {state}" for state in known if state in states)
     cure = None if states else "bsmon run SCRIPT, or `import bsmon_agent; bsmon_agent.attach()` in it; or bsmon demo"
     yield Finding("agents", "ok" if states else "note", counts or "none has been here", cure)
     for path, reason in scan.refused.items():
         yield Finding("agents", "warn", f"{path}: {reason}")
 
 
+def _state(entry: Entry) -> str:
+    if entry.state == "finished" or entry.host != socket.gethostname():
+        return entry.state
+    started = wire.process_start(entry.pid)
+    return entry.state if started is not None and started == entry.pid_start else "gone without a word"
+
+
 def _gpus() -> Iterator[Finding]:
     from bsmon.sources.nvml import Nvml, driver
+    from bsmon.sources.nvml_gpm import FIRST
 
     nvml = Nvml()
     sample = nvml.sample()
@@ -176,7 +187,7 @@ def _gpus() -> Iterator[Finding]:
         return
     version = driver()
     for gpu in sample.gpus:
-        missing = sorted(field for field, why in gpu.unavailable.items() if "next poll" not in why)
+        missing = sorted(field for field, why in gpu.unavailable.items() if why != FIRST)
         without = f"; not given: {', '.join(missing)}" if missing else ""
         yield Finding("gpus", "ok", f"{gpu.index} {gpu.name} {gpu.uuid} (driver {version}){without}")
     for closed in nvml.closed:

@@ -11,8 +11,10 @@ import pynvml
 from bsmon.model import GpuSample
 from bsmon.sources.base import Ingest
 from bsmon.sources.nvml_device import Device, NvmlGoneError, devices
+from bsmon.sources.nvml_gpm import FIRST
 
-INTERVAL = 1.0  # seconds between two polls; GPM wants at least 0.1
+INTERVAL = 1.0  # seconds between two polls
+SECOND = 0.15  # seconds until the second one where GPM needs it, and wants at least 0.1 between them
 RETRY = 10.0  # seconds until NVML is tried again after it failed
 SILENT = 10.0  # seconds without an answer until that is said
 JOIN = 2.0  # seconds that stopping waits for an answer; a hung driver keeps its daemon thread
@@ -102,7 +104,7 @@ class NvmlSource:
 
     @property
     def settled(self) -> bool:
-        return self._newest is not None
+        return self._newest is not None and not _half_read(self._newest)
 
     def start(self, ingest: Ingest) -> None:
         self._thread = threading.Thread(target=self._run, args=(ingest,), name="bsmon-nvml", daemon=True)
@@ -119,5 +121,15 @@ class NvmlSource:
             self._newest = self._nvml.sample()
             self._asked = 0.0
             ingest(self._newest)
-            self._stop.wait(self.interval if self._nvml.devices else RETRY)
+            self._stop.wait(self._pause())
         self._nvml.close()
+
+    def _pause(self) -> float:
+        if not self._nvml.devices:
+            return RETRY
+        return SECOND if self._newest and _half_read(self._newest) else self.interval
+
+
+def _half_read(sample: GpuSample) -> bool:
+    """Whether a figure waits for the second sample."""
+    return any(reason == FIRST for gpu in sample.gpus for reason in gpu.unavailable.values())

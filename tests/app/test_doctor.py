@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from agents import FakeAgent
 
 from bsmon import doctor
 from bsmon.cli import main
@@ -66,6 +68,13 @@ def test_a_foreign_entry_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "1234.json").write_text("{}")
     warned = [finding for finding in found("agents") if finding.state == "warn"]
     assert len(warned) == 1 and "1234.json" in warned[0].found
+
+
+def test_agents_are_counted_by_what_became_of_them(agent: Callable[..., FakeAgent]) -> None:
+    agent()
+    agent(pid=2**22 - 1)  # an entry of a process that is gone
+    (told,) = found("agents")
+    assert told.found == "1 live, 1 gone without a word"
 
 
 def test_a_missing_package_is_bad_and_has_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
