@@ -155,6 +155,8 @@ def test_a_clipped_total_is_invalid(clip: float) -> None:
 def test_a_total_too_large_for_its_parts_is_invalid() -> None:
     view = noise.estimate(simulate(1.0, 100, clip=3.0), 32)
     assert (view.state, view.phi) == ("invalid", None)
+    assert noise.mismatch(NoiseSample(total=4.01, parts=[1.0, 1.0])) is None
+    assert "larger than its parts allow" in str(noise.mismatch(NoiseSample(total=4.1, parts=[1.0, 1.0])))
 
 
 def test_parts_that_do_not_add_up_are_invalid() -> None:
