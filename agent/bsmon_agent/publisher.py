@@ -113,11 +113,10 @@ class Publisher:
         wait = self._due["send"] - time.monotonic()
         if wait <= 0:
             self._due["send"] = time.monotonic() + wire.SEND_INTERVAL
-            self._welcome(station)
+            self._welcome(station)  # before anything is sent: who has subscribed and asked since must not miss it
             self._send(station)
             station.desk.proceed()
         elif station.desk.wait(wait):
-            self._welcome(station)  # who asks has subscribed first, and must not miss what comes next
             for peer, after in station.desk.requests():
                 station.desk.answer(peer, self._bulletin.answer(after))
 

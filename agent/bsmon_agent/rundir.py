@@ -80,7 +80,7 @@ def write_entry(path: Path, entry: dict[str, Any]) -> None:
     One that a reader would refuse for its size goes without what the process said last.
     """
     temporary = path.with_suffix(".tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     content = json.dumps(finite(entry))
     if len(content) > wire.MAX_PAYLOAD:
         content = json.dumps(finite({**entry, "last": None}))
