@@ -192,7 +192,8 @@ class Loop:
             return None
         state.in_forward = False
         if not self.finder.heard_of:
-            self._find(optimizer, frame)
+            self._prepare()
+            self.finder.look(frame, optimizer)
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         if closure is None:
             self._evaluations = None
@@ -211,12 +212,6 @@ class Loop:
             return False
         state.thread = here
         return True
-
-    def _find(self, optimizer: Any, frame: FrameType) -> None:
-        self._prepare()
-        self.finder.look(frame, optimizer)
-        if not self.finder.heard_of:
-            self.finder.search(optimizer)
 
     def _updates(self, optimizer: Any) -> None:
         """The gradients are complete, and parameters about to change."""
@@ -281,7 +276,7 @@ class Loop:
     def _step_over(self, optimizer: Any, skipped: bool = False) -> None:
         state = self.state
         state.pending = False
-        self.stepped += not skipped
+        self.stepped += 1
         state.number = self._card.number(optimizer)
         state.optimizer = weakref.ref(optimizer)
         self.gradients_carry_scale(False)

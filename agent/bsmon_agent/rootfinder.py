@@ -107,7 +107,7 @@ class RootFinder:
         self._after = after
         self._root: weakref.ref[nn.Module] | None = None
         self._handles: dict[int, tuple[weakref.ref[nn.Module], list[Any]]] = {}
-        self._searched = False
+        self._searches = 0
         self._looks = 0
 
     @property
@@ -116,15 +116,16 @@ class RootFinder:
 
     # ------------------------------------------------------------ looking
 
-    def look(self, frame: FrameType | None, optimizer: Any, given: Iterable[nn.Module] = ()) -> None:
-        """Listen to what these frames name and this optimizer trains, or to what the user has given."""
-        candidates = list(given) or owners(modules_in_sight(frame), optimized(optimizer))
-        self.listen(candidates)
+    def look(self, frame: FrameType | None, optimizer: Any) -> None:
+        """Listen to what these frames name and this optimizer trains."""
+        self.listen(owners(modules_in_sight(frame), optimized(optimizer)))
+        if not self._handles:
+            self._search(optimizer)
 
-    def search(self, optimizer: Any) -> None:
-        """The last resort, once, some 40 ms: every module that Python knows of."""
-        if not self._searched:
-            self._searched = True
+    def _search(self, optimizer: Any) -> None:
+        """The last resort, some 40 ms: every module that Python knows of."""
+        self._searches += 1
+        if self._searches <= LOOKS:
             modules = [thing for thing in gc.get_objects() if _is_module(thing)]
             self.listen(owners(modules, optimized(optimizer)))
 
@@ -136,7 +137,7 @@ class RootFinder:
             return
         self.settled, self._root = False, None
         self.look(frame, optimizer)
-        self.search(optimizer)
+        self._search(optimizer)
         for module in [ref() for ref, _ in list(self._handles.values())]:
             if module is not None:
                 self.listen(descendants(module))

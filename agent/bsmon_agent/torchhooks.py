@@ -111,7 +111,7 @@ class TorchHooks:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = self._loop.stepped
             result = original(scaler, optimizer, *args, **kwargs)
-            if not is_compiling():
+            if not is_compiling() and scaler.is_enabled():
                 self._loop.guarded(self._loop.scaler_stepped, optimizer, before)
             return result
 

@@ -119,6 +119,7 @@ class BatchProbe(Probe):
                     self._reason = NO_TENSOR
                 else:
                     pending.append((training, batch))
+                given = None
             elif kind == BACKWARD:
                 trained = [batch for training, batch in pending if training]
                 used = trained or [batch for _, batch in pending]

@@ -1,0 +1,273 @@
+"""A training with the agent in it ends with the very same bits as one without."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+F = torch.nn.functional
+
+from torch.utils.checkpoint import (  # noqa: E402
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+WIDTH, VOCABULARY, STEPS = 16, 32, 12
+
+
+def selective(context: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    keep = op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Block(nn.Module):
+    """A feed-forward block, or top-2 of four of them; dropout uses the random state."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.gate = nn.Linear(WIDTH, experts, bias=False) if experts else None
+        many = [nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH)) for _ in range(max(1, experts))]
+        self.experts = nn.ModuleList(many)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Any) -> Any:
+        h = self.norm(x)
+        if self.gate is None:
+            return x + self.dropout(self.experts[0](h))
+        weights, chosen = self.gate(h).softmax(-1).topk(2)
+        out = torch.zeros_like(h)
+        for number, expert in enumerate(self.experts):
+            share = (weights * (chosen == number)).sum(-1, keepdim=True)
+            out = out + share * expert(h)
+        return x + self.dropout(out)
+
+
+class Model(nn.Module):
+    def __init__(self, experts: int = 0, recompute: str = "") -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block(experts) for _ in range(2))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embed(ids)
+        for block in self.blocks:
+            if self.recompute == "reentrant":
+                x = checkpoint(block, x, use_reentrant=True)
+            elif self.recompute == "non-reentrant":
+                x = checkpoint(block, x, use_reentrant=False)
+            elif self.recompute == "selective":
+                contexts = lambda: create_selective_checkpoint_contexts(selective)  # noqa: E731
+                x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+            else:
+                x = block(x)
+        return self.head(x)
+
+
+def train(
+    experts: int = 0,
+    recompute: str = "",
+    accumulation: int = 1,
+    clip: bool = False,
+    amp: bool = False,
+    scaler: bool = False,
+    optimizer: str = "AdamW",
+) -> bytes:
+    """The bits of everything that a training leaves: weights, optimizer state, random state."""
+    torch.manual_seed(7)
+    model = Model(experts, recompute)
+    opt = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3)
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=4, enabled=scaler)
+    for _ in range(STEPS):
+        opt.zero_grad()
+        for _ in range(accumulation):
+            ids = torch.randint(0, VOCABULARY, (4, 8))
+            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+                loss = F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()) / accumulation
+            scale.scale(loss).backward()
+        if clip:
+            scale.unscale_(opt)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scale.step(opt)
+        scale.update()
+        with torch.no_grad():
+            model.eval()
+            model(ids)
+            model.train()
+    left = io.BytesIO()
+    torch.save([model.state_dict(), opt.state_dict(), torch.get_rng_state()], left)
+    return left.getvalue()
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "experts": {"experts": 4},
+    "accumulation": {"accumulation": 3},
+    "experts, accumulation": {"experts": 4, "accumulation": 2},
+    "clipping": {"clip": True},
+    "bfloat16": {"amp": True},
+    "bfloat16, scaler": {"amp": True, "scaler": True, "clip": True},
+    "scaler": {"scaler": True},
+    "reentrant": {"recompute": "reentrant"},
+    "non-reentrant": {"recompute": "non-reentrant", "experts": 4},
+    "selective": {"recompute": "selective", "experts": 4, "accumulation": 2},
+    "momentum": {"optimizer": "NAdam", "clip": True},
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+@pytest.mark.parametrize("share", [0.01, 1.0], ids=["within budget", "all probes always"])
+def test_bit_identical(watch: Callable[..., Any], run: dict[str, Any], share: float) -> None:
+    from bsmon_agent.governor import Governor
+
+    plain = train(**run)
+    seen = watch(governor=Governor(share=share))
+    watched = train(**run)
+    records = seen.records
+    notes = seen.notes
+    seen.session.close()
+    assert watched == plain
+    assert len(records) == STEPS
+    assert notes == []
+    assert train(**run) == plain, "nor is anything left behind"
+
+
+def snapshot() -> dict[str, Any]:
+    """What the agent may have changed in torch."""
+    import torch.utils.data.dataloader as loader
+    from torch.optim import lr_scheduler, optimizer
+
+    owners = (torch.optim.Optimizer, nn.Module, torch.amp.GradScaler, loader._BaseDataLoaderIter, torch.autograd)
+    kept = {f"{owner.__name__}.{name}": value for owner in owners for name, value in vars(owner).items()}
+    kept |= {"compile": torch.compile, "script": torch.jit.script, "clip": nn.utils.clip_grad_norm_}
+    kept |= {"clip2": torch.nn.utils.clip_grad.clip_grad_norm_, "cycle": lr_scheduler.OneCycleLR.__init__}
+    kept |= {"pre": dict(optimizer._global_optimizer_pre_hooks), "post": dict(optimizer._global_optimizer_post_hooks)}
+    return kept
+
+
+def test_detach_leaves_torch_as_it_was(watch: Callable[..., Any]) -> None:
+    before = snapshot()
+    seen = watch()
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        ids = torch.randint(0, VOCABULARY, (4, 8))
+        model(ids).mean().backward()
+        opt.step()
+    assert {name for name, value in snapshot().items() if before.get(name) is not value}
+    seen.session.close()
+    after = snapshot()
+    assert after == before
+    assert all(after[name] is value for name, value in before.items() if name not in ("pre", "post"))
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks
+
+
+def test_a_copy_or_pickle_of_the_model_carries_nothing_along(watch: Callable[..., Any]) -> None:
+    watch()
+    model = nn.Linear(4, 1)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(2, 4)).mean().backward()
+        opt.step()
+    assert model._forward_pre_hooks, "the root is hooked"
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"bsmon" not in file.getvalue()
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert torch.equal(other(torch.ones(1, 4)), model(torch.ones(1, 4)))
+    assert torch.equal(torch.jit.script(model)(torch.ones(1, 4)), model(torch.ones(1, 4)))
+
+
+def test_no_graph_is_kept_alive(watch: Callable[..., Any]) -> None:
+    import gc
+    import weakref
+
+    watch()
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        ids = torch.randint(0, VOCABULARY, (4, 8))
+        out = model(ids)
+        loss = out.mean()
+        kept = [weakref.ref(out), weakref.ref(loss), weakref.ref(ids)]
+        loss.backward()
+        opt.step()
+        del out, loss, ids
+        gc.collect()
+        assert [ref() for ref in kept] == [None] * 3
+    opt_ref, model_ref = weakref.ref(opt), weakref.ref(model)
+    del opt, model
+    gc.collect()
+    assert opt_ref() is None
+    assert model_ref() is None
+
+
+METHODS = ["model_found", "see", "read", "between", "describe", "report", "remove"]
+MOMENTS = ["forward_begin", "forward_end", "backward_begin", "backward_end", "step_begin", "collect"]
+
+
+@pytest.mark.parametrize("method", METHODS + MOMENTS)
+def test_a_planted_exception_is_a_note_and_no_more(
+    watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    from bsmon_agent import probes
+    from bsmon_agent.governor import Governor
+
+    plain = train(clip=True)
+    for probe in probes.load(lambda text: None):
+        defined = getattr(type(probe), method)
+        if probe.optional or defined is not getattr(probes.base.Probe, method):
+
+            def planted(self: Any, *args: Any, **kwargs: Any) -> Any:
+                raise ValueError(f"planted in {self.name}")
+
+            monkeypatch.setattr(type(probe), method, planted)
+    seen = watch(governor=Governor(share=1.0))
+    watched = train(clip=True)
+    beat = seen.session.beat()
+    steps = seen.all("step")
+    seen.session.close()
+    assert watched == plain
+    assert steps == list(range(1, STEPS + 1))
+    assert any("planted" in note for note in (beat["notes"] + seen.notes)), beat["notes"]
+
+
+def test_a_failure_of_the_agent_itself_ends_the_agent_alone(
+    watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train()
+    before = snapshot()
+    seen = watch()
+    monkeypatch.setattr(seen.session.steps, "_record", lambda closed: 1 / 0)
+    assert train() == plain
+    assert seen.session.beat()["notes"] == ["the agent is off: ZeroDivisionError: division by zero"]
+    assert snapshot() == before
+
+
+def test_an_interrupt_passes_through(watch: Callable[..., Any]) -> None:
+    seen = watch()
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = torch.randint(0, VOCABULARY, (4, 8))
+    with pytest.raises(KeyboardInterrupt):
+        out = model(ids).mean()
+        out.register_hook(interrupt)
+        out.backward()
+    model(ids).mean().backward()
+    opt.step()
+    assert seen.all("accumulation") == [1]
+
+
+def interrupt(gradient: Any) -> None:
+    raise KeyboardInterrupt
