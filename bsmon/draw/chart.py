@@ -14,6 +14,7 @@ Values = Sequence["float | None"]
 
 # Unicode braille: bit of the dot at (row from the top, column); Unicode 15, section 21.1
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_TICKS_FROM = 6  # rows; lower charts name the ends of their scale
 _ASCII_LEVELS = "_-'"
 
 
@@ -131,7 +132,7 @@ def chart(
     """
     with_ends = any(ends) and height > 2
     rows = max(1, height - with_ends)
-    values_at = ticks(scale, max(1, rows // 2 if rows < 8 else rows // 3))
+    values_at = ticks(scale, rows // 3) if rows >= _TICKS_FROM else list(scale)
     named = zip(values_at, labels(values_at, percent), strict=True)
     marks = {row_of(tick, scale, rows): label for tick, label in named}
     gutter = max(5, *(len(label) for label in marks.values())) if marks else 5

@@ -108,7 +108,9 @@ def balance(moe: Moe) -> Row:
     """The sum of all layers, for a heading."""
     if moe.load_cv is None:
         return []
-    return [(f"cv {moe.load_cv:.2f}", ""), (f" max/mean {multiple(moe.max_over_mean)}", "dim")]
+    steps = max((layer.sampled_steps for layer in moe.layers), default=0)
+    spread = f" max/mean {multiple(moe.max_over_mean)}"
+    return [(f"cv {moe.load_cv:.2f}", ""), (spread, "dim"), (f" over {steps} steps", "dim")]
 
 
 def experts(job: Job, width: int, height: int, look: Look, steady: Steady, focused: bool = False) -> list[Row]:
@@ -131,17 +133,17 @@ def layer_heading(width: int, label: int) -> Row:
     return pad(
         [
             (fit(" LAYER", label + 1), "column"),
-            (_figures("DROP%", "EXPECT%", "CV", "MAX/MEAN", "DEAD", "TOKENS"), "column"),
+            (_figures("DROP%", "EXPECT%", "CV", "MAX/MEAN", "DEAD", "TOKENS", "STEPS"), "column"),
         ],
         width,
     )
 
 
 def _figures(*texts: str) -> str:
-    return "".join(f"{text:>{width}}" for text, width in zip(texts, (7, 9, 7, 10, 6, 9), strict=True))
+    return "".join(f"{text:>{width}}" for text, width in zip(texts, (7, 9, 7, 10, 6, 9, 7), strict=True))
 
 
-_FIGURES_WIDTH = 7 + 9 + 7 + 10 + 6 + 9
+_FIGURES_WIDTH = 7 + 9 + 7 + 10 + 6 + 9 + 7
 
 
 def layers_table(job: Job, width: int, look: Look, steady: Steady) -> list[Row]:
@@ -165,6 +167,7 @@ def _layer_lines(layer: MoeLayer, name: str, label: int, width: int, look: Look,
         multiple(layer.max_over_mean),
         str(len(layer.dead_experts)) if layer.dead_experts is not None else "-",
         si(layer.assignments),
+        str(layer.sampled_steps),
     )
     counts = counts_of(layer)
     beside = width - label - 1 - _FIGURES_WIDTH - 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
+
 from bsmon.draw.cells import Row, clean, fit, pad, restyle
 from bsmon.draw.chart import Values
 from bsmon.draw.look import Look
@@ -51,9 +53,12 @@ def noise_over_batch(job: Job) -> str:
 
 
 def columns_for(jobs: Sequence[Job]) -> list[Column]:
-    """The columns that tell something of at least one of the jobs."""
+    """The columns that tell something of at least one of the jobs; the name's is as wide as the longest of them."""
     told = {key for key in _SOMETIMES if any(_CELLS[key](job) != "-" for job in jobs)}
-    return [column for column in COLUMNS if column.key in told or column.key not in _SOMETIMES]
+    longest = max((cell_len(_CELLS["name"](job)) for job in jobs), default=0)
+    shown = [column for column in COLUMNS if column.key in told or column.key not in _SOMETIMES]
+    name = shown[0]
+    return [name._replace(least=max(4, min(name.least, longest)), most=min(name.most, longest)), *shown[1:]]
 
 
 _CELLS: dict[str, Callable[[Job], str]] = {

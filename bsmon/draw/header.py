@@ -65,9 +65,9 @@ def heading(title: str, note: Row, width: int, look: Look, focused: bool = False
         kept.pop()
     value: Row = [(" ", ""), *kept, (" ", "")] if kept else []
     room = width - width_of(name) - width_of(value)
-    if room < 1:
+    if room < 2:
         return spread(name, value, width)
-    return [*name, (look.glyphs.rule * room, "rule"), *value]
+    return [*name, (look.glyphs.rule * (room if value else room - 1), "rule"), *(value or [(" ", "")])]
 
 
 def alert_line(worst: Alert | None, more: int, name: str, width: int, look: Look) -> Row:

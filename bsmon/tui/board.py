@@ -91,10 +91,11 @@ class View:
     def series(self, job: Job, metric: str, seconds: float, columns: int) -> list[float | None]:
         """Means over buckets that lie at fixed times, so that a chart moves only when one closes.
 
-        A bucket is at least two steps long: a run with slow steps shows steps of a staircase, not gaps.
+        A bucket is at least four steps long: a run with slow steps shows steps of a staircase, not gaps, and a rate
+        does not swing with how many steps happen to end in a bucket.
         """
         step = job.step_time_s.median or 0.0
-        length = max(seconds / max(1, columns), 2 * step)
+        length = max(seconds / max(1, columns), 4 * step)
         buckets = max(2, int(seconds / length))
         length = seconds / buckets
         end = self.now // length * length

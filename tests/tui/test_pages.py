@@ -167,4 +167,4 @@ class TestJob:
         async with opened(feed, size=(120, 36)) as seen:
             await seen.press("2")
             assert asked
-            assert max(asked) <= 10  # ten minutes in buckets of at least two steps
+            assert max(asked) <= 5  # ten minutes in buckets of at least four steps
