@@ -16,6 +16,8 @@ from bsmon_agent import exits
 exits.watch(lambda code: print("code", code))
 """
 
+THREAD = "import threading\nt = threading.Thread(target=sys.exit, args=(9,))\nt.start()\nt.join()\n"  # ends only itself
+
 ENDS = {
     "": 0,
     "pass": 0,
@@ -33,9 +35,9 @@ ENDS = {
     "try:\n    sys.exit(5)\nexcept SystemExit:\n    pass": 0,
     "try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(6)": 6,
     "sys.excepthook = lambda *error: None\n1 / 0": 1,
-    "import threading\nt = threading.Thread(target=sys.exit, args=(9,))\nt.start()\nt.join()": 0,
+    THREAD: 0,
 }
-UNKNOWN = {"raise SystemExit(3)": 3, "raise SystemExit": 0, "exit(2)": 2}
+UNKNOWN = {"raise SystemExit(3)": 3, "raise SystemExit": 0, "exit(2)": 2, THREAD + "raise SystemExit(3)": 3}
 
 
 def run(program, *options):
