@@ -212,6 +212,7 @@ def test_unarmed_steps_have_no_hooks() -> None:
         runs.train(model, steps=2, before_step=look)
         watched.session.governor.share = 0.0
         watched.probe.armed = False
+        watched.session.dispatch.arm()
         runs.train(model, steps=3, before_step=look)
     assert hooks == [False, True, False, False, False]
 

@@ -64,7 +64,7 @@ class NoiseProbe(Probe):
     # ------------------------------------------------------------ what happens in a step
 
     def forward_begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.armed or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         self._forwards += 1
         if self._forwards == 1:
@@ -73,8 +73,6 @@ class NoiseProbe(Probe):
 
     def backward_begin(self, roots: tuple[Any, ...]) -> None:
         self._passes += 1
-        if not self.armed:
-            return
         if self._passes == 1:
             self._begin()
         if self._stepped:
