@@ -57,7 +57,8 @@ class Loop:
         self.inside: Any = None  # the optimizer that stepped inside the running backward
         self.hooks = TorchHooks(self)
         self.see_forward = self.see_backward = self.see_step = unseen
-        self.finder = RootFinder(*forward_taps(self))
+        self._forward_taps = forward_taps(self)
+        self.finder = RootFinder(*self._forward_taps)
         self._card = card
         self._dispatch = dispatch
         self._governor = governor
@@ -109,9 +110,10 @@ class Loop:
         """This process trains, in this thread."""
         self.state.thread = threading.get_ident()
         self._starts()
-        ours = [function for owner in (Loop, Steps, Dispatch) for function in vars(owner).values()]
+        owners = (Loop, Steps, Dispatch)
+        ours = [value for owner in owners for value in vars(owner).values() if isinstance(value, FunctionType)]
         seers = [self.see_forward, self.see_backward, self.see_step]
-        self.hooks.run_eagerly([function for function in (*ours, *seers) if isinstance(function, FunctionType)])
+        self.hooks.run_eagerly([*ours, *seers, *self._forward_taps])
 
     def module_compiled(self, module: Any) -> None:
         self.finder.compiled(module)

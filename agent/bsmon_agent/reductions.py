@@ -149,29 +149,25 @@ class Lagged:
         """What has landed is handed on, and if it is time for it the next copy starts."""
         if self._flying is not None and self._flying.landed():
             self._land()
-        now = self._clock()
-        if self._flying is None and now - self._last >= INTERVAL and not capturing():
-            self._last = now
-            self._launch()
+        if self._flying is None:
+            while self._waiting and not self._waiting[0][1]:
+                self._deliver(self._waiting.popleft()[0])
+            now = self._clock()
+            if self._waiting and now - self._last >= INTERVAL and not capturing():
+                self._last = now
+                self._launch()
         while len(self._waiting) > WAITING:
             self._without(self._waiting.popleft())
 
     def _launch(self) -> None:
-        """All that waits goes aboard. Records let go of their tensors, so that no memory of the run is kept."""
+        """All that waits goes aboard."""
         self._aboard = list(self._waiting)
         self._waiting.clear()
-        tensors = [tensor for _, far in self._aboard for _, _, tensor in far]
-        if tensors:
-            self._flying = self._flight(tensors)
-        for _, far in self._aboard:
-            for number, (container, key, _) in enumerate(far):
-                container[key] = None
-                far[number] = (container, key, None)
-        if not tensors:
-            self._land()
+        self._flying = self._flight([tensor for _, far in self._aboard for _, _, tensor in far])
 
     def _land(self) -> None:
-        values = iter(self._flying.values() if self._flying is not None else ())
+        assert self._flying is not None
+        values = iter(self._flying.values())
         load, self._aboard, self._flying = self._aboard, [], None
         for record, far in load:
             for container, key, _ in far:
