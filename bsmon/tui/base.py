@@ -28,6 +28,9 @@ from bsmon.tui.driver import Terminal
 from bsmon.tui.screens.page import Page
 from bsmon.tui.theme import Colourless, detect_depth
 
+_LONG = 0.03  # seconds that drawing may take
+_REST = 5  # times as long it rests after a long one
+
 Form: TypeAlias = Literal["line", "table", "normal", "wide"]
 """What there is room for: one line, the table alone, one thing below the other, or fleet and job side by side."""
 
@@ -59,6 +62,7 @@ class BoardApp(App[int]):
         self.view: View | None = None
         self._colourless = Colourless()
         self._seen: tuple[int, int] = (-1, -1)
+        self._rest_until = 0.0
         self._mouse_on = False
         self._title = ""
 
@@ -71,12 +75,19 @@ class BoardApp(App[int]):
         self._timer = self.set_interval(1 / self.board.choices.rate, self.beat)
 
     def beat(self) -> None:
-        """Look at the monitor; draw if anything arrived, or a second went by (ages count)."""
+        """Look at the monitor; draw if anything arrived, or a second went by (ages count).
+
+        Slower where nobody looks (the terminal lost the focus), and where drawing takes long.
+        """
         self.monitor.tick()
-        seen = (self.monitor.revision, int(time.monotonic()))
-        if seen != self._seen:
-            self._seen = seen
-            self.look_again(at_once=False)
+        now = time.monotonic()
+        seen = (self.monitor.revision if self.app_focus else 0, int(now))
+        if seen == self._seen or now < self._rest_until:
+            return
+        self._seen = seen
+        self.look_again(at_once=False)
+        took = time.monotonic() - now
+        self._rest_until = now + _REST * took if took > _LONG else 0.0
 
     def look_again(self, at_once: bool = True) -> None:
         """Take a view and show it on the page in sight."""

@@ -155,6 +155,23 @@ class TestTime:
             assert " 5 Hz" in (await seen.press("plus")).splitlines()[0]
             assert " 2 Hz" in (await seen.press("minus", "minus")).splitlines()[0]
 
+    async def test_it_draws_less_where_nobody_looks(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with opened() as seen:
+            drawn: list[bool] = []
+            monkeypatch.setattr(seen.app, "look_again", lambda at_once=True: drawn.append(at_once))
+
+            def beats() -> int:
+                drawn.clear()
+                for _ in range(10):
+                    seen.feed.advance(0.1)
+                    seen.app.beat()
+                return len(drawn)
+
+            assert beats() == 10
+            seen.app.app_focus = False
+            assert beats() <= 2
+            assert seen.feed.ticks >= 20  # the monitor goes on all the same
+
 
 class TestPanels:
     async def test_tab_chooses_a_panel_and_zoom_shows_it_alone(self, opened: Opened) -> None:

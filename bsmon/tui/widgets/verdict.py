@@ -30,5 +30,5 @@ class Verdict(Panel):
     def wants(self, view: View) -> Want:
         if view.job is None:
             return Want(0, 0, 0)
-        needed = len(full(view.job, view.state, view.now, self.app.size.width, FULL, view.look))
+        needed = len(full(view.job, view.state, view.now, self.size.width or self.app.size.width, FULL, view.look))
         return Want(min(BRIEF, needed), needed, 0)
