@@ -66,6 +66,24 @@ def test_a_plain_loop(watch: Callable[..., Any]) -> None:
     assert hello["model"]["parameters"] == sum(p.numel() for p in model.parameters())
     assert hello["model"]["gradient_bytes"] == 4 * hello["model"]["parameters"]
     assert seen.notes == []
+    assert_readable(seen)
+
+
+def assert_readable(seen: Any) -> None:
+    """What the agent says is what the app's types allow."""
+    msgspec = pytest.importorskip("msgspec")
+    from bsmon.model import Beat, Hello, Record
+    from bsmon_agent import wire
+
+    for record in seen.records:
+        msgspec.convert(record, Record)
+        assert set(record) <= set(wire.RECORD_FIELDS)
+    assert set(seen.hello) <= set(Hello.__struct_fields__)
+    msgspec.convert(seen.hello, Hello)
+    beat = seen.session.beat()
+    assert set(beat) <= set(Beat.__struct_fields__)
+    assert beat["memory"]["process_rss"] > 1 << 20
+    msgspec.convert({"schema": 1, "session": "0" * 8, "time": 0.0, **beat}, Beat)
 
 
 def test_accumulation(watch: Callable[..., Any]) -> None:

@@ -87,9 +87,7 @@ def test_the_outermost_that_is_called(watch: Callable[..., Any]) -> None:
     net = Net()
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     steps(WithLoss(net), opt)
-    assert seen.hello["model"]["name"] == "Net", (
-        "what is hidden inside an expression cannot be seen, but its inside can"
-    )
+    assert seen.hello["model"]["name"] == "Net", "what is hidden in an expression is not seen, its inside is"
     seen.session.close()
 
     seen = watch()
