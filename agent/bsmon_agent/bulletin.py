@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bsmon_agent import packing, wire
+from bsmon_agent import fit, packing, wire
 from bsmon_agent.ledger import History, Ledger
 
 PAYLOAD = 1 << 18  # bytes of a steps payload, of which a number may wait for each viewer
-ESSENTIAL = {"seq", "step", "time"}  # fields without which a record is none
 MAX_NOTES = 32
 MAX_NOTE = 500  # characters
 
@@ -90,10 +89,13 @@ class Bulletin:
 
     def _take(self) -> Iterator[bytes]:
         for record in self._ledger.drain():
-            packed, left_out = packing.fields(record)
+            unfit = fit.unfit(record)
+            fitting = {name: record[name] for name in record if name not in unfit} if unfit else record
+            packed, left_out = packing.fields(fitting)
+            left_out += unfit
             for name in left_out:
                 self.note(f"{name}: a value that cannot be sent was left out")
-            if ESSENTIAL.isdisjoint(left_out):
+            if fit.ESSENTIAL.isdisjoint(left_out):
                 self.history.add(record["seq"], packed)
                 yield packed
             else:

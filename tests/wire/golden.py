@@ -103,6 +103,7 @@ RECORD: dict[str, Any] = {
             "entropy": 1.5,
             "probability": [0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125],
             "calls": 4,
+            "groups": 4,
         }
     ],
     "noise": {
@@ -111,6 +112,8 @@ RECORD: dict[str, Any] = {
         "weights": [0.25, 0.25, 0.25, 0.25],
         "estimator": "accumulation",
         "coverage": 1.0,
+        "processes": 2,
+        "residual": 0.0,
     },
     "user": {"reward": 0.5},
 }
