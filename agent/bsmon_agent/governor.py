@@ -47,8 +47,13 @@ class Duty:
     def __init__(self, first: int) -> None:
         self.cost = Mean()  # microseconds a look
         self.every = CALIBRATION
-        self.next = first
+        self.last = first - CALIBRATION  # step of the last look; the first one is due at ``first``
         self.looks = 0
+
+    @property
+    def next(self) -> int:
+        """The step in which a look is due: moves with the budget, so that one dear look delays nothing for long."""
+        return self.last + self.every
 
     def looked(self, cost: float) -> None:
         self.looks += 1
@@ -112,7 +117,7 @@ class Governor:
     def _due(self, duty: Duty) -> bool:
         if self.share < 1 and self._steps < duty.next:
             return False
-        duty.next = self._steps + duty.every
+        duty.last = self._steps
         return True
 
     def _share_out(self) -> None:

@@ -47,7 +47,10 @@ def demo(arguments: list[str]) -> int:
         with trainings(options.steps) as started:
             wait_until_up(started, _progress)
             _progress("")
-            return _show(options, started)
+            code = _show(options, started)
+            _progress("ending the trainings …")
+        _progress("")
+        return code
     except FailedError as error:
         _progress("")
         raise CommandError(str(error), UNAVAILABLE) from None
