@@ -21,7 +21,7 @@ from bsmon_agent import wire
 TRAININGS = {"demo-dense": "bsmon.demo.dense", "demo-moe": "bsmon.demo.moe"}
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 NICE = 10  # the user's own work goes first
-BUDGET = "0.05"  # of the step time for the agent: a demo is looked at for minutes, so it samples more than a run of days
+BUDGET = "0.05"  # of the step time, for the agent: a demo is looked at for minutes, and so sampled more often
 GRACE = 5.0  # seconds from the request to stop until it is enforced
 UP_WITHIN = 120.0  # seconds; importing torch from a cold disk takes long
 TAIL = 15  # lines of its output shown when a training fails
