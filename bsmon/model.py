@@ -217,7 +217,7 @@ class Gone(Struct, frozen=True):
     """A source says that a process ended, or that it can no longer be heard. ``exit_code`` None: it is not known."""
 
     session: Session
-    time: float
+    time: Moment
     finished: bool
     exit_code: int | None = None
 
@@ -383,10 +383,10 @@ class Gpu(Struct):
 class GpuSample(Struct, frozen=True):
     """What NVML said at one moment. ``reason`` is set when nothing can be read, and says why and what to do."""
 
-    time: float
-    host: str
-    gpus: list[Gpu]
-    reason: str | None = None
+    time: Moment
+    host: Name
+    gpus: Annotated[list[Gpu], Meta(max_length=1024)]
+    reason: Text | None = None
 
 
 Event = Hello | Steps | Beat | End | Gone | GpuSample  # what a source hands on

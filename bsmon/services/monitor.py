@@ -36,22 +36,26 @@ class Monitor:
         clock: Callable[[], float] = time.time,
         alert_log: AlertLog | None = None,
     ) -> None:
-        self.fleet = Fleet()
         self._sources = list(sources)
         self._clock = clock
         self._log = alert_log
+        self._host = socket.gethostname()
+        self._revision = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """As if nothing had been heard yet."""
+        self.fleet = Fleet()
         self._engine = Engine()
         self._alerts = AlertEngine()
         self._regimes: dict[str, Regime] = {}
         self._raised: list[Alert] = []
-        self._host = socket.gethostname()
-        self._began = clock()
+        self._began = self._clock()
         self._diagnosed: float | None = None
         self._viewed: float | None = None
         self._pause = VIEW_EVERY
         self._settled = False
         self._seen_revision = -1
-        self._revision = 0
         self._snapshot = Snapshot(time=self._began, host=self._host)
 
     def start(self) -> None:
@@ -62,6 +66,12 @@ class Monitor:
     def stop(self) -> None:
         for source in self._sources:
             source.stop()
+
+    def start_over(self) -> None:
+        """Forget everything and hear the sources again, from wherever they begin now."""
+        self.stop()
+        self._forget()
+        self.start()
 
     @property
     def settled(self) -> bool:
@@ -103,7 +113,7 @@ class Monitor:
         self._seen_revision = self.fleet.revision
         jobs = self.fleet.jobs(now)
         if due and (told or self._ready(now)):
-            if self._diagnosed is None:
+            if self._diagnosed is None or now - self._diagnosed > REPLAY_STEP:
                 self._replay(now)
                 begun = time.thread_time()
             self._diagnose(now, jobs, DIAGNOSE_EVERY)
@@ -118,8 +128,11 @@ class Monitor:
         return self._diagnosed is not None or not 0 <= now - self._began < FIRST_LOOK
 
     def _replay(self, now: float) -> None:
-        """Diagnose the recent past as if it had been watched, so that a first look has its verdicts and alerts."""
-        oldest = self.fleet.oldest()
+        """Diagnose what was not watched as if it had been, so that a first look has its verdicts and alerts.
+
+        The same after a pause, and where a recording goes by faster than anybody looks.
+        """
+        oldest = self.fleet.oldest() if self._diagnosed is None else self._diagnosed
         if oldest is None:
             return
         moments = min(max(REPLAYED // max(1, self.fleet.size), 12), int(KEPT_SECONDS / REPLAY_STEP))

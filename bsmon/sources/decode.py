@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
-from bsmon.model import Beat, End, Hello, Record, Steps
+from bsmon.model import Beat, End, Event, Gone, GpuSample, Hello, Record, Steps
 from bsmon_agent import wire
 
 Message = Hello | Steps | Beat | End
@@ -32,6 +33,9 @@ class _Head(msgspec.Struct):
 _TYPES: dict[bytes, Any] = {wire.HELLO: Hello, wire.STEPS: Steps, wire.BEAT: Beat, wire.END: End}
 _DECODERS: dict[bytes, Any] = {topic: msgspec.msgpack.Decoder(kind) for topic, kind in _TYPES.items()}
 _HEAD = msgspec.msgpack.Decoder(_Head)
+# What a recording holds besides what agents send: the words of its sources.
+KEPT: dict[str, Any] = {"gone": Gone, "gpus": GpuSample}
+_KEPT_DECODERS: dict[str, Any] = {topic: msgspec.msgpack.Decoder(kind) for topic, kind in KEPT.items()}
 # What msgspec raises, plus what deep nesting (RecursionError) and broken UTF-8 (ValueError) come to.
 MALFORMED = (msgspec.MsgspecError, RecursionError, ValueError, OverflowError)
 
@@ -44,16 +48,37 @@ def decode(frames: Sequence[bytes]) -> Message:
     decoder = _DECODERS.get(topic)
     if decoder is None:
         raise RefusedError(f"an unknown topic {topic[:20]!r}: not an agent's socket, or a newer agent (update bsmon)")
-    if len(payload) > wire.MAX_PAYLOAD:
-        raise RefusedError(f"a message of {len(payload)} bytes, where at most {wire.MAX_PAYLOAD} are allowed")
-    try:
+    _check_size(payload)
+    with _refusing(topic.decode()):
         check_schema(_HEAD.decode(payload).schema)
         message: Message = decoder.decode(payload)
+    return _cleaned_steps(message) if isinstance(message, Steps) else clean(message)
+
+
+def decode_kept(topic: str, payload: bytes) -> Event:
+    """One event of a recording, as carefully as from a socket. Raises ``RefusedError``."""
+    decoder = _KEPT_DECODERS.get(topic)
+    if decoder is None:
+        return decode([topic.encode(), payload])
+    _check_size(payload)
+    with _refusing(topic):
+        event: Event = decoder.decode(payload)
+    return clean(event)
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > wire.MAX_PAYLOAD:
+        raise RefusedError(f"a message of {len(payload)} bytes, where at most {wire.MAX_PAYLOAD} are allowed")
+
+
+@contextmanager
+def _refusing(topic: str) -> Iterator[None]:
+    try:
+        yield
     except RefusedError:
         raise
     except MALFORMED as error:
-        raise RefusedError(f"a broken {topic.decode()} message ({str(error)[:200]})") from None
-    return _cleaned_steps(message) if isinstance(message, Steps) else clean(message)
+        raise RefusedError(f"a broken {topic} message ({str(error)[:200]})") from None
 
 
 def check_schema(schema: int) -> None:

@@ -1,0 +1,44 @@
+"""A monitor on a recording: its clock is the recording's, and can be stopped and put elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bsmon.services.monitor import Monitor
+from bsmon.sources.recording import RecordingSource
+
+
+class Replay(Monitor):
+    """``speed`` None: the newest state of the recording, followed while it is written. Raises as its source does."""
+
+    def __init__(self, path: Path, speed: float | None = None, recent: bool = False) -> None:
+        self._source = RecordingSource(path, speed, recent)
+        super().__init__([self._source], clock=self._source.clock)
+
+    @property
+    def over(self) -> bool:
+        """All of it was shown, and nobody adds to it."""
+        return self._source.over
+
+    @property
+    def title(self) -> str:
+        """How it plays, for the screen's first line."""
+        source = self._source
+        if source.speed is None:
+            return "RECORDED"
+        if source.paused:
+            return "REPLAY paused"
+        return "REPLAY over" if source.over else f"REPLAY {source.speed:g}x"
+
+    def pause(self) -> None:
+        """Stop its clock, or let it go on."""
+        self._source.paused = not self._source.paused
+
+    def seek(self, moment: float) -> None:
+        """Go to a moment of it, as if it had been watched up to there."""
+        source = self._source
+        source.at = min(max(moment, source.first), source.last)
+        self.start_over()
+
+    def skip(self, seconds: float) -> None:
+        self.seek(self._clock() + seconds)
