@@ -13,6 +13,7 @@ from bsmon_agent import wire
 
 ESSENTIAL = {"seq", "step", "time"}  # fields without which a record is none
 LARGEST = 1 << 62
+LARGEST_SMALL = 1 << 31
 LATEST = 2.0**33  # Unix seconds
 MAX_SCALARS = 64  # the user's own
 MAX_KEY = 400  # characters
@@ -44,11 +45,12 @@ def _routers(value: Any) -> bool:
 
 
 FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("seq", "step", "optimizer", "samples", "tokens", "padding"), _count),
+    **dict.fromkeys(("seq", "step", "samples", "tokens", "padding"), _count),
     **dict.fromkeys(("micro", "accumulation", "sequence_length"), _count),
     **dict.fromkeys(("loss", "grad_norm", "learning_rate"), _number),
     **dict.fromkeys(("duration", "data_wait", "forward", "backward"), _seconds),
     **dict.fromkeys(("optimizer_time", "communication", "cpu_time"), _seconds),
+    "optimizer": lambda value: _count(value) and value <= LARGEST_SMALL,
     "time": _moment,
     "skipped": lambda value: isinstance(value, bool),
     "moe": _routers,
