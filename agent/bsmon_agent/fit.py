@@ -66,6 +66,6 @@ def unfit(record: Mapping[str, Any]) -> list[str]:
 
 def _fits(name: str, value: Any) -> bool:
     if value is None:
-        return name not in ESSENTIAL
+        return name not in ESSENTIAL and name != "skipped"
     fits = FITS.get(name)
     return fits is None or fits(value)
