@@ -27,18 +27,22 @@ COMMANDS = {
     "jobs": ("bsmon.commands.observe", "jobs", "the jobs found, and trainings that have no agent"),
     "snapshot": ("bsmon.commands.observe", "snapshot", "the present state once, as a table or JSON"),
     "watch": ("bsmon.commands.observe", "watch", "a line per change, or JSON lines"),
+    "record": ("bsmon.commands.recordings", "record", "keep what the jobs say in a file"),
+    "replay": ("bsmon.commands.recordings", "replay", "the screen on a recording, from its beginning"),
+    "report": ("bsmon.commands.recordings", "report", "a recording in one text screen"),
     "diagnose": ("bsmon.commands.diagnose", "diagnose", "the diagnosis of recorded observations"),
     "doctor": ("bsmon.doctor", "doctor", "what works here, what does not, and the cure"),
 }
 SCREEN = ("bsmon.commands.screen", "screen", "")
 PLANNED = ["advise", "alerts", "attach", "branch", "compare", "detach", "export", "install-hook", "keys"]
-PLANNED += ["record", "relay", "replay", "report", "serve", "sweep"]
+PLANNED += ["relay", "serve", "sweep"]
 
 
 def usage() -> str:
     lines = "\n".join(f"  {name:10}{what}" for name, (_, _, what) in COMMANDS.items())
     return f"""\
 usage: bsmon                     the screen, on every job found on this host
+       bsmon FILE                the same on a recording
        bsmon COMMAND [OPTIONS]   (bsmon COMMAND --help tells more)
 
 What limits a training run, and what to change.

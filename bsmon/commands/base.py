@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bsmon import __version__
@@ -13,12 +14,12 @@ from bsmon import __version__
 if TYPE_CHECKING:
     from bsmon.model import Alert
     from bsmon.services.monitor import Monitor
+    from bsmon.services.replay import Replay
 
 WELL, WARNING, CRITICAL, NOTHING = 0, 1, 2, 3
 USAGE, DATA, UNAVAILABLE, INTERNAL, FORBIDDEN = 64, 65, 69, 70, 77
 INTERRUPTED, PIPE_CLOSED = 128 + 2, 128 + 13
 
-SETTLE = 3.0  # seconds that sources may take to tell what they know
 LOOK = 0.05  # seconds between two looks at whether they have
 
 
@@ -46,7 +47,7 @@ def seconds(text: str) -> float:
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="jobs elsewhere (default: those of this host)")
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="a recording (default: the jobs of this host)")
 
 
 def refuse_sources(sources: list[str]) -> None:
@@ -59,14 +60,12 @@ def refuse_sources(sources: list[str]) -> None:
 
 
 @contextmanager
-def watching(log: bool = False) -> Iterator[Monitor]:
-    """A monitor on this host's jobs and GPUs; ``log``: it keeps the alert log."""
-    from bsmon.services.alert_log import AlertLog
-    from bsmon.services.monitor import Monitor
-    from bsmon.sources.live import LiveSource
-    from bsmon.sources.nvml import NvmlSource
+def watching(sources: Sequence[str] = (), log: bool = False, recent: bool = False) -> Iterator[Monitor]:
+    """A monitor on this host's jobs and GPUs, or on a recording; ``log``: what is live keeps the alert log.
 
-    monitor = Monitor([LiveSource(), NvmlSource()], alert_log=AlertLog() if log else None)
+    ``recent``: of a recording, only what its newest state needs.
+    """
+    monitor = recording(sources, recent=recent) if sources else _live(log)
     monitor.start()
     try:
         yield monitor
@@ -74,11 +73,46 @@ def watching(log: bool = False) -> Iterator[Monitor]:
         monitor.stop()
 
 
+def recording(sources: Sequence[str], speed: float | None = None, recent: bool = False) -> Replay:
+    """A monitor on the one recording that the sources are."""
+    from bsmon.services.replay import Replay
+
+    refuse_sources([source for source in sources if "://" in source])
+    if len(sources) > 1:
+        raise CommandError(f"{sources[1]}: one recording at a time; leave the others out", USAGE)
+    with readable(sources[0]):
+        return Replay(Path(sources[0]), speed, recent)
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Says what is wrong with a file that should be a recording; without permission is a matter of its own."""
+    from bsmon.sources.decode import RefusedError
+
+    try:
+        yield
+    except RefusedError as error:
+        raise CommandError(str(error), DATA) from None
+    except PermissionError:
+        raise
+    except OSError as error:
+        raise CommandError(f"{name}: {error.strerror or error}", DATA) from None
+
+
+def _live(log: bool) -> Monitor:
+    from bsmon.services.alert_log import AlertLog
+    from bsmon.services.monitor import Monitor
+    from bsmon.sources.live import LiveSource
+    from bsmon.sources.nvml import NvmlSource
+
+    return Monitor([LiveSource(), NvmlSource()], alert_log=AlertLog() if log else None)
+
+
 def settle(monitor: Monitor, wait: float | None = None) -> None:
     """Until the sources have told what they know; with ``wait``, until every job found has a step as well."""
     from bsmon.services.monitor import VIEW_EVERY
 
-    until = time.monotonic() + (SETTLE if wait is None else wait)
+    until = time.monotonic() + (monitor.patience if wait is None else wait)
     while not (monitor.settled and (wait is None or _all_stepped(monitor))) and time.monotonic() < until:
         time.sleep(LOOK)
         monitor.tick()

@@ -17,7 +17,6 @@ from bsmon.commands.base import (
     CommandError,
     Parser,
     add_sources,
-    refuse_sources,
     seconds,
     settle,
     standing,
@@ -40,8 +39,7 @@ def snapshot(arguments: list[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="everything about this job (its id or name)")
     add_sources(parser)
     options = parser.parse_args(arguments)
-    refuse_sources(options.sources)
-    with watching() as monitor:
+    with watching(options.sources, recent=True) as monitor:
         settle(monitor, options.wait)
         found, looked_at = monitor.snapshot(), monitor.looked_at()
     if options.job is not None:
@@ -85,16 +83,15 @@ def _width() -> int:
 
 
 def watch(arguments: list[str]) -> int:
-    parser = Parser("bsmon watch", description="A line per change, or JSON lines; until ctrl+c.")
+    parser = Parser("bsmon watch", description="A line per change, or JSON lines; until ctrl+c, or a recording's end.")
     parser.add_argument("--json", action="store_true", help="a snapshot a line")
     parser.add_argument(
         "--every", type=seconds, default=EVERY, metavar="S", help=f"seconds between (default {EVERY:g})"
     )
     add_sources(parser)
     options = parser.parse_args(arguments)
-    refuse_sources(options.sources)
-    with watching() as monitor:
-        follow(monitor, options.every, options.json)
+    with watching(options.sources, recent=True) as monitor:
+        follow(monitor, options.every, options.json, over=lambda: monitor.over)
     return WELL
 
 

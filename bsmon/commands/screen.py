@@ -10,33 +10,38 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, refuse_sources, watching
+from bsmon.commands.base import DATA, UNAVAILABLE, CommandError, Parser, add_sources, watching
 from bsmon.draw.look import GLYPH_NAMES
 
 if TYPE_CHECKING:
     from bsmon.demo.start import Training
+    from bsmon.services.monitor import Monitor
 
 INSTALL = "pip install 'bsmon[demo]'"
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
+def add_screen(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--glyphs", choices=GLYPH_NAMES, default="braille", help="of charts (default %(default)s)")
     parser.add_argument("--whole", action="store_true", help="send whole regions to the terminal, not what changed")
 
 
 def screen(arguments: list[str]) -> int:
-    parser = Parser("bsmon", description="The screen, on every job found on this host.")
-    _options(parser)
+    parser = Parser("bsmon", description="The screen, on every job found on this host, or on a recording.")
+    add_screen(parser)
     add_sources(parser)
     options = parser.parse_args(arguments)
-    refuse_sources(options.sources)
-    return _show(options)
+    if not has_screen():
+        from bsmon.commands import observe
+
+        return observe.snapshot(["--", *options.sources])
+    with watching(options.sources, log=True) as monitor:
+        return draw(monitor, options)
 
 
 def demo(arguments: list[str]) -> int:
     parser = Parser("bsmon demo", description="Two small real trainings on this CPU, and the screen on them.")
     parser.add_argument("--steps", type=_count, help="optimizer steps of each (default: as long as you look)")
-    _options(parser)
+    add_screen(parser)
     options = parser.parse_args(arguments)
     _check_demo()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -47,7 +52,7 @@ def demo(arguments: list[str]) -> int:
         with trainings(options.steps) as started:
             wait_until_up(started, _progress)
             _progress("")
-            code = _show(options, started)
+            code = _show_demo(options, started)
             _progress("ending the trainings …")
         _progress("")
         return code
@@ -87,24 +92,22 @@ def has_screen() -> bool:
     return terminal and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _show(options: argparse.Namespace, until: list[Training] | None = None) -> int:
-    if not has_screen():
-        return _plain(until)
+def draw(monitor: Monitor, options: argparse.Namespace) -> int:
+    """The screen until it is left."""
     from bsmon.tui.app import run
 
-    with watching(log=True) as monitor:
-        return run(monitor, glyphs=options.glyphs, differences=not options.whole)
+    return run(monitor, glyphs=options.glyphs, differences=not options.whole)
 
 
-def _plain(until: list[Training] | None) -> int:
-    """Without a terminal: the table once, or lines for as long as the demo's trainings run."""
+def _show_demo(options: argparse.Namespace, trainings: list[Training]) -> int:
+    if has_screen():
+        with watching(log=True) as monitor:
+            return draw(monitor, options)
     from bsmon.commands import observe
 
-    if until is None:
-        return observe.snapshot([])
     with watching() as monitor:
-        observe.follow(monitor, every=2.0, over=lambda: all(one.process.poll() is not None for one in until))
-    failed = [one for one in until if one.process.returncode]
+        observe.follow(monitor, every=2.0, over=lambda: all(one.process.poll() is not None for one in trainings))
+    failed = [one for one in trainings if one.process.returncode]
     if failed:
         raise CommandError(f"{failed[0].name} ended with {failed[0].process.returncode}:\n{failed[0].tail()}", DATA)
     return 0

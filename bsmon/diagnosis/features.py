@@ -57,7 +57,7 @@ def features_of(windows: Sequence[RankWindow], job: Job) -> Features:
         **_memory(job),
         **_gpus(job.gpus),
         **_noise(job),
-        **_experts(job.moe.layers if job.moe else []),
+        **_experts(job.moe.layers if job.moe else [], windows),
     )
 
 
@@ -223,7 +223,7 @@ def _noise(job: Job) -> Part:
     }
 
 
-def _experts(layers: Sequence[MoeLayer]) -> Part:
+def _experts(layers: Sequence[MoeLayer], windows: Sequence[RankWindow]) -> Part:
     """The worst layer of each kind: drops, the busiest expert, experts without a token."""
     dropping = [layer for layer in layers if layer.dropped_rate is not None]
     worst = max(dropping, key=lambda layer: layer.dropped_rate or 0.0, default=None)
@@ -233,6 +233,7 @@ def _experts(layers: Sequence[MoeLayer]) -> Part:
         "drop_rate": worst.dropped_rate if worst else None,
         "drop_expected": worst.expected_drop if worst else None,
         "drop_layer": worst.name if worst else None,
+        **(roomier(worst, windows) if worst else {}),
         "hot_ratio": hot[0],
         "hot_share": hot[1],
         "hot_place": hot[2],

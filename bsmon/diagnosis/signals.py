@@ -102,6 +102,8 @@ class Features(Struct, frozen=True, kw_only=True):
     drop_rate: float | None = None
     drop_expected: float | None = None  # with balanced routing at this capacity
     drop_layer: str | None = None
+    roomier_factor: float | None = None  # the least capacity factor of the usual ones that would do for that layer
+    roomier_drop: float | None = None  # and what it would drop
     hot_share: float | None = None  # tokens that go to the busiest expert
     hot_ratio: float | None = None  # its load over the mean
     hot_place: str | None = None

@@ -88,6 +88,9 @@ def _efficient(features: Features) -> str | None:
 
 def _gain(finding: Finding, features: Features) -> str | None:
     """What removing the whole cause would bring."""
+    foreseen = finding.rule.gained(features)
+    if foreseen is not None:
+        return foreseen
     share = finding.recoverable
     if share < 0.01:
         return None

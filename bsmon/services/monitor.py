@@ -30,6 +30,8 @@ AT_REST = ("lost", "finished")
 class Monitor:
     """Owned by one thread, which calls ``tick``; a snapshot never changes once it was handed out."""
 
+    patience = FIRST_LOOK  # seconds that are worth waiting for it to settle
+
     def __init__(
         self,
         sources: Sequence[Source],
@@ -68,8 +70,7 @@ class Monitor:
             source.stop()
 
     def start_over(self) -> None:
-        """Forget everything and hear the sources again, from wherever they begin now."""
-        self.stop()
+        """After ``stop``: forget everything, and hear the sources from wherever they begin now."""
         self._forget()
         self.start()
 
@@ -82,6 +83,11 @@ class Monitor:
     def revision(self) -> int:
         """Grows with every snapshot that differs from the one before."""
         return self._revision
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can come any more."""
+        return False
 
     def looked_at(self) -> list[str]:
         """Where jobs were looked for, and what was found there."""

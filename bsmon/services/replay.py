@@ -11,6 +11,8 @@ from bsmon.sources.recording import RecordingSource
 class Replay(Monitor):
     """``speed`` None: the newest state of the recording, followed while it is written. Raises as its source does."""
 
+    patience = 600.0  # all of it will come, however long it is
+
     def __init__(self, path: Path, speed: float | None = None, recent: bool = False) -> None:
         self._source = RecordingSource(path, speed, recent)
         super().__init__([self._source], clock=self._source.clock)
@@ -36,9 +38,9 @@ class Replay(Monitor):
 
     def seek(self, moment: float) -> None:
         """Go to a moment of it, as if it had been watched up to there."""
-        source = self._source
-        source.at = min(max(moment, source.first), source.last)
+        self.stop()
+        self._source.rewind(moment)
         self.start_over()
 
     def skip(self, seconds: float) -> None:
-        self.seek(self._clock() + seconds)
+        self.seek(self._source.clock() + seconds)

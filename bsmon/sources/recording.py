@@ -35,7 +35,7 @@ class RecordingSource:
         self.first, self.last = known.first, known.last
         self.at = min(self.first + FIRST_LOOK, self.last)
         self._skipped = known.recent if recent else 0
-        self._position = self.at if speed is not None else self.first
+        self._position = self._begin
         self._problem: str | None = None
         self._thread: threading.Thread | None = None
 
@@ -51,6 +51,15 @@ class RecordingSource:
         """The moment that is shown, Unix seconds: nothing that arrived later was handed on."""
         return self._position
 
+    @property
+    def _begin(self) -> float:
+        return self.at if self.speed is not None else self.first
+
+    def rewind(self, moment: float) -> None:
+        """While it is stopped: begin at that moment the next time."""
+        self.at = min(max(moment, self.first), self.last)
+        self._position = self._begin
+
     def start(self, ingest: Ingest) -> None:
         """May be called again after ``stop``: it begins anew, at ``at``."""
         self._ingest = ingest
@@ -60,7 +69,7 @@ class RecordingSource:
         self._ahead: Arrived | None = None
         self._stop = threading.Event()
         self.settled = self.over = False
-        self._position = self.at if self.speed is not None else self.first
+        self._position = self._begin
         self._thread = threading.Thread(target=self._run, name="bsmon-recording", daemon=True)
         self._thread.start()
 

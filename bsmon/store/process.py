@@ -98,7 +98,7 @@ class Process:
         gone = self.gone if self.gone is not None and self.gone.time <= now else None
         return Seen(
             hello=self.hello,
-            beat=self.beat,
+            beat=self._beat_at(now),
             gone=gone,
             heard=min(self.heard, now),
             source=self.source,
@@ -108,6 +108,12 @@ class Process:
             missing=max(self.missing, self.beat.dropped_records if self.beat else 0),
             skipped=self._skipped,
         )
+
+    def _beat_at(self, now: float) -> Beat | None:
+        """The newest, as no older one is kept; but an end that it tells of is not known before its time."""
+        if self.beat is not None and self.beat.time > now and self.beat.state == "finished":
+            return msgspec.structs.replace(self.beat, state="live", exit_code=None)
+        return self.beat
 
     def _measured_by(self, now: float) -> list[Record]:
         measured = list(self._measured)

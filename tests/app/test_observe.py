@@ -13,9 +13,10 @@ import pytest
 from agents import FakeAgent
 
 from bsmon.cli import main
-from bsmon.commands import base, observe
+from bsmon.commands import observe
 from bsmon.commands.base import standing
 from bsmon.model import Alert
+from bsmon.services.monitor import Monitor
 
 MakeAgent = Callable[..., FakeAgent]
 Output = pytest.CaptureFixture[str]
@@ -112,7 +113,7 @@ def test_wait_ends_in_time(agent: MakeAgent, capsys: Output) -> None:
 def test_without_wait_an_agent_that_does_not_answer_holds_nobody(
     agent: MakeAgent, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "SETTLE", 1.0)
+    monkeypatch.setattr(Monitor, "patience", 1.0)
     agent(deaf=True, name="deaf")
     begun = time.monotonic()
     main(["snapshot"])

@@ -37,6 +37,7 @@ class Rule:
     confidence: float
     deciding: tuple[str, ...] = ()  # keys of SIGNALS; while one of them is missing: UNDECIDED at most
     recovers: str | None = None  # the signal that is the share of step time to win
+    gain: str = ""  # a template: what the advice would bring, where that is not step time
     severity: Severity | None = "warn"
     critical: float = math.inf  # the signal's value from which the severity is crit
     urgent: bool = False  # comes before any loss of time
@@ -49,6 +50,11 @@ class Rule:
     @cached_property
     def templates(self) -> tuple[tuple[str, frozenset[str]], ...]:
         return tuple((text, _fields(text)) for text in (self.headline, *self.evidence))
+
+    def gained(self, features: Features) -> str | None:
+        """What the advice would bring, if all that it rests on is known."""
+        fields = _fields(self.gain)
+        return self.gain.format(**_known(features, fields)) if self.gain and _all(features, fields) else None
 
 
 @dataclass(frozen=True)
