@@ -118,8 +118,8 @@ def _progress(course: Course) -> str:
     steps = f"{exact(course.first_step)} to {exact(job.step)}" if course.first_step != job.step else exact(job.step)
     whole = f" of {exact(job.total_steps)}" if job.total_steps else ""
     was = f"{compact(course.first_loss, 4)} to " if course.first_loss is not None else ""
-    lost = f"  {exact(job.dropped_records)} records lost" if job.dropped_records else ""
-    return f"{steps}{whole}  loss {was}{compact(job.loss, 4)}{lost}"
+    lost = f", {exact(job.dropped_records)} records lost" if job.dropped_records else ""
+    return f"{steps}{whole}, loss {was}{compact(job.loss, 4)}{lost}"
 
 
 def _speed(course: Course) -> str:
@@ -128,7 +128,7 @@ def _speed(course: Course) -> str:
     middle = f"{si(median(course.rates))} {course.unit} in the median"
     tenths = quantiles(course.rates, n=10) if len(course.rates) > 20 else None
     spread = f" ({si(tenths[0])} .. {si(tenths[-1])} eight tenths of the time)" if tenths else ""
-    steps = f"  {seconds(median(course.step_times))} a step" if course.step_times else ""
+    steps = f", {seconds(median(course.step_times))} a step" if course.step_times else ""
     return middle + spread + steps
 
 

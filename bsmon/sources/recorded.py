@@ -128,7 +128,8 @@ class Recording:
         self.path = path
         self.ended = False  # by a recorder that was asked to end
         self.missing = 0  # blocks that are not there or can't be read
-        self.refused: str | None = None  # why the last of these can't be read
+        self.refused = 0  # events that are none
+        self._reason = ""  # of the last of either
         self._damaged = 0  # bytes in parts that were read to their end
         self._newest = _open(path)
         self._part = self._newest
@@ -149,8 +150,11 @@ class Recording:
         """What of it can't be read."""
         found = []
         if self.missing:
-            reason = f" ({self.refused})" if self.refused else ""
-            found.append(f"{self.missing} of its blocks can't be read or were never written{reason}")
+            found.append(f"{self.missing} of its blocks can't be read or were never written")
+        if self.refused:
+            found.append(f"{self.refused} events are not what they should be")
+        if self._reason:
+            found.append(f"the last reason: {self._reason}")
         if self.damaged:
             found.append(f"{size(self.damaged)} of it are no complete block")
         return "; ".join(found) or None
@@ -189,7 +193,8 @@ class Recording:
         try:
             entries = blocks.unpack(head, self._part.payload(head))
         except RefusedError as error:
-            self.missing, self.refused = self.missing + 1, str(error)
+            self.missing += 1
+            self._reason = str(error)
             return
         time = head.first
         for one in entries:
@@ -197,7 +202,8 @@ class Recording:
             try:
                 yield Arrived(time, decode_kept(one.topic, bytes(one.event)))
             except RefusedError as error:
-                self.refused = str(error)
+                self.refused += 1
+                self._reason = str(error)
 
     def _advance(self) -> Head | None:
         head = self._part.advance()
