@@ -119,7 +119,8 @@ def _not_a_number(job: Job) -> Iterator[Reading]:
 def _failed(job: Job) -> Iterator[Reading]:
     failed = job.state == "finished" and job.exit_code not in (None, 0, *STOPPED_BY_HAND)
     began = (job.age_s or 0.0) if failed else 0.0
-    yield Reading(float(failed), lambda: f"ended with exit code {job.exit_code} at step {job.step}", ago=began)
+    when = "before any step" if job.step is None else f"at step {job.step}"
+    yield Reading(float(failed), lambda: f"ended with exit code {job.exit_code} {when}", ago=began)
 
 
 def _lost(job: Job) -> Iterator[Reading]:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from bsmon.estimators.routers import forecast
 from bsmon.model import MoeCounts, MoeLayer, RankWindow
 
-FACTORS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+FACTORS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)  # beyond these the router is wrong, not the capacity
 WELL = 0.01  # a dropped share that is no matter
 WORTH_IT = 0.5  # a factor is named only if it at least halves the drops
 
 
 def roomier(layer: MoeLayer, windows: Sequence[RankWindow]) -> dict[str, float]:
-    """The least of the usual capacity factors above the layer's own that would drop little, and how much; {} if none."""
+    """The least usual capacity factor above the layer's own that would drop little, and how much; {} if none would."""
     own, now = layer.capacity_factor, layer.dropped_rate
     counts = list(_counts(layer.name, windows))
     groups = sum(one.groups or one.calls or 1 for one in counts)

@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from bsmon.config import WINDOW_SECONDS, WINDOW_STEPS
+from bsmon.diagnosis.capacity import roomier
 from bsmon.diagnosis.signals import Features
 from bsmon.model import Gpu, Job, MoeLayer, RankWindow, Record
 

@@ -47,7 +47,11 @@ def standing(job: Job, alerts: Iterable[Alert] = ()) -> Standing:
 
 
 def verdict_word(job: Job) -> str:
-    return clean(job.regime.label).replace("_", "-") if job.regime.label else "measuring"
+    """The label as a word; a run of which nothing is to be said is no riddle, so it isn't called unknown."""
+    label = job.regime.label
+    if label == "unknown" and job.regime.severity is None:
+        return "no finding"
+    return clean(label).replace("_", "-") if label else "measuring"
 
 
 def worst_alert(alerts: Iterable[Alert]) -> Alert | None:

@@ -55,6 +55,8 @@ def why(job: Job, state: Standing) -> str:
         return f"it ended with exit code {job.exit_code}" if job.exit_code is not None else "it ended"
     if job.state == "starting":
         return "the agent is in and waits for the first optimizer step"
+    if job.regime.severity is None and job.regime.headline:
+        return job.regime.headline
     return _joined(job.regime.evidence) or job.regime.headline or "not enough steps yet for a verdict"
 
 
