@@ -89,6 +89,19 @@ class Monitor:
         """Whether nothing can come any more."""
         return False
 
+    @property
+    def title(self) -> str:
+        """What kind of present is shown."""
+        return "LIVE"
+
+    def hold(self) -> bool:
+        """Stop the clock or let it go on; False: it is the world's."""
+        return False
+
+    def seek(self, moment: float) -> bool:
+        """Show another moment; False: it can't be had."""
+        return False
+
     def looked_at(self) -> list[str]:
         """Where jobs were looked for, and what was found there."""
         return [line for source in self._sources for line in source.looked_at]
@@ -110,7 +123,7 @@ class Monitor:
         """Look at what has come; diagnose if a second has gone by. Cheap when nothing is new."""
         now = self._clock()
         due = self._diagnosed is None or not 0 <= now - self._diagnosed < DIAGNOSE_EVERY
-        if self._viewed is not None and 0 <= now - self._viewed < self._pause:
+        if self._viewed is not None and 0 < now - self._viewed < self._pause:  # 0: a clock that was stopped
             return
         if not due and self.fleet.revision == self._seen_revision:
             return

@@ -32,15 +32,16 @@ class Replay(Monitor):
             return "REPLAY paused"
         return "REPLAY over" if source.over else f"REPLAY {source.speed:g}x"
 
-    def pause(self) -> None:
-        """Stop its clock, or let it go on."""
+    def hold(self) -> bool:
+        """Stop its clock, or let it go on; False: it follows what is written, and that does not stop."""
         self._source.paused = not self._source.paused
+        return self._source.speed is not None
 
-    def seek(self, moment: float) -> None:
-        """Go to a moment of it, as if it had been watched up to there."""
+    def seek(self, moment: float) -> bool:
+        """Go to a moment of it, as if it had been watched up to there; False: it only follows what is written."""
+        if self._source.speed is None:
+            return False
         self.stop()
         self._source.rewind(moment)
         self.start_over()
-
-    def skip(self, seconds: float) -> None:
-        self.seek(self._source.clock() + seconds)
+        return True
