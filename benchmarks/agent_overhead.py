@@ -43,7 +43,7 @@ class Idle(Governor):
     """Never lets an optional probe look."""
 
     def _due(self, duty: Duty) -> bool:
-        duty.next = sys.maxsize
+        duty.last = sys.maxsize
         return False
 
 
@@ -212,7 +212,9 @@ def main() -> None:
         print(f"{name:24}{cost:10.1f}{interval:>18}{cost / step:13.2%}{cost / reference:16.3f}")
     idle = results["agent, probes idle"][0]
     reached = idle <= TARGET_US and idle <= TARGET_SHARE * reference
-    print(f"\nto reach, probes idle: {TARGET_US:.0f} µs and {TARGET_SHARE:.3f} of TensorBoard: {'yes' if reached else 'no'}")
+    print(
+        f"\nto reach, probes idle: {TARGET_US:.0f} µs and {TARGET_SHARE:.3f} of TensorBoard: {'yes' if reached else 'no'}"
+    )
 
 
 if __name__ == "__main__":

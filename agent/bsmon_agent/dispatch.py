@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns as clock
 from time import thread_time_ns
@@ -29,7 +30,7 @@ class Dispatch:
         self.live = False
         self._readers: list[Method] = []
         self._methods: dict[str, list[Method]] = {}
-        self._seers: dict[int, tuple[Probe | None, Callable[..., Any]]] = {}
+        self._seers: dict[int, Probe] = {}
         self._bind()
 
     def install(self, probes: Iterable[Probe]) -> None:
@@ -40,7 +41,7 @@ class Dispatch:
         self._bind()
 
     def _bind(self) -> None:
-        self._seers = {probe.sees: (probe, probe.see) for probe in self.probes if probe.sees}
+        self._seers = {probe.sees: probe for probe in self.probes if probe.sees}
         self._readers = [(p, p.read) for p in self.probes if type(p).read is not Probe.read]
         self.arm()
 
@@ -66,22 +67,29 @@ class Dispatch:
 
     def see(self, kind: int, *args: Any) -> Any:
         """The payload of an event, by the probe that reads it."""
-        return self.seer(kind)(*args)
+        probe = self._seers.get(kind)
+        if probe is None:
+            return None
+        try:
+            return probe.see(*args)
+        except Exception as error:
+            self.expel(probe, error)
+            return None
 
     def seer(self, kind: int) -> Callable[..., Any]:
-        """Asks the probe that reads these events for their payload; None once it has failed."""
-        probe, method = self._seers.get(kind, (None, unseen))
+        """What gives the payload of such events, unguarded: whoever calls it brings failures to ``blame``."""
+        probe = self._seers.get(kind)
+        return unseen if probe is None else probe.see
 
-        def see(*args: Any) -> Any:
-            nonlocal method
-            try:
-                return method(*args)
-            except Exception as error:
-                method = unseen
-                if probe is not None:
-                    self.expel(probe, error)
-
-        return see
+    def blame(self, error: Exception) -> bool:
+        """Expel the probe in whose ``see`` this was raised; False if it was in none."""
+        raised = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+        for probe in list(self._seers.values()):
+            code = getattr(type(probe).see, "__code__", None)
+            if code in raised:
+                self.expel(probe, error)
+                return True
+        return False
 
     def read(self, events: list[Event], record: dict[str, Any]) -> None:
         """Let every reader write its fields."""

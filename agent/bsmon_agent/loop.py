@@ -50,7 +50,7 @@ class Loop:
         starts: Callable[[], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        self.broken = broken
+        self._broken = broken
         self.state = State()
         self.write = steps.tape.append
         self.stepped = 0  # outermost optimizer steps that came by here; all of them where a loss is scaled
@@ -71,10 +71,13 @@ class Loop:
 
     def install(self) -> None:
         """The probes are in place by now."""
+        self._open_eyes()
+        self.hooks.install()
+
+    def _open_eyes(self) -> None:
         self.see_forward = self._dispatch.seer(tape.FORWARD)
         self.see_backward = self._dispatch.seer(tape.BACKWARD)
         self.see_step = self._dispatch.seer(tape.STEPPED)
-        self.hooks.install()
 
     def remove(self) -> None:
         self.hooks.patches.clear()
@@ -86,10 +89,17 @@ class Loop:
         try:
             return method(*args)
         except Exception as error:
-            self.broken(error)
+            self.failed(error)
             return None
         finally:
             self.state.spent += clock() - begun
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised: a probe at what it sees, which is taken out, or else the agent."""
+        if self._dispatch.blame(error):
+            self._open_eyes()
+        else:
+            self._broken(error)
 
     # ------------------------------------------------------------ what a training is made of
 
@@ -112,7 +122,7 @@ class Loop:
         self._starts()
         owners = (Loop, Steps, Dispatch)
         ours = [value for owner in owners for value in vars(owner).values() if isinstance(value, FunctionType)]
-        seers = [self.see_forward, self.see_backward, self.see_step]
+        seers = [value for probe in self._dispatch.probes for value in (type(probe).see,) if probe.sees]
         self.hooks.run_eagerly([*ours, *seers, *self._forward_taps])
 
     def module_compiled(self, module: Any) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-is_compiling = torch.compiler.is_compiling
+is_compiling = torch.compiler.is_compiling  # also true in an export that runs the module with tensors of no content
+is_traced = torch.compiler.is_dynamo_compiling  # a constant to whoever traces, and cheaper to ask
 is_grad_enabled = torch.is_grad_enabled
 
 
@@ -86,21 +87,16 @@ def forward_taps(loop: Loop) -> tuple[Function, Function]:
                 write((FORWARD, begun, loop.see_forward(module, args, kwargs)))
                 state.in_forward = True
         except Exception as error:
-            loop.broken(error)
+            loop.failed(error)
         state.spent += clock() - begun
 
     def after(module: Any, args: Any, output: Any) -> None:
         if is_compiling() or not state.in_forward or state.root != id(module) or state.in_backward:
             return
-        begun = clock()
-        try:
-            state.in_forward = False
-            write((RETURNED, begun, None))
-            if state.careful:
-                loop.forward_ended(module)
-        except Exception as error:
-            loop.broken(error)
-        state.spent += clock() - begun
+        state.in_forward = False
+        write((RETURNED, clock(), None))
+        if state.careful:
+            loop.guarded(loop.forward_ended, module)
 
     return before, after
 
@@ -110,7 +106,7 @@ def backward_tap(loop: Loop, original: Function) -> Function:
     state, write = loop.state, loop.write
 
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or state.in_backward or get_ident() != state.thread:
+        if is_traced() or state.in_backward or get_ident() != state.thread:
             return original(*args, **kwargs)
         begun = clock()
         try:
@@ -123,7 +119,7 @@ def backward_tap(loop: Loop, original: Function) -> Function:
             if state.careful:
                 loop.backward_begins(roots)
         except Exception as error:
-            loop.broken(error)
+            loop.failed(error)
         state.spent += clock() - begun
         failed = True
         try:
@@ -139,7 +135,7 @@ def backward_tap(loop: Loop, original: Function) -> Function:
                 if state.careful or loop.inside is not None:
                     loop.backward_ended(failed)
             except Exception as error:
-                loop.broken(error)
+                loop.failed(error)
             state.spent += clock() - begun
 
     return backward
@@ -150,7 +146,7 @@ def step_taps(loop: Loop) -> tuple[Function, Function]:
     state, write = loop.state, loop.write
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if is_compiling():
+        if is_traced():
             return None
         begun = clock()
         try:
@@ -160,13 +156,13 @@ def step_taps(loop: Loop) -> tuple[Function, Function]:
             state.in_step = 1
             write((STEP, begun, None))
         except Exception as error:
-            loop.broken(error)
+            loop.failed(error)
         finally:
             state.spent += clock() - begun
         return None
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if is_compiling():
+        if is_traced():
             state.compiled = optimizer
             return
         begun = clock()
@@ -181,7 +177,7 @@ def step_taps(loop: Loop) -> tuple[Function, Function]:
                 if state.unread >= state.most or begun > state.due:
                     loop.read(optimizer)
         except Exception as error:
-            loop.broken(error)
+            loop.failed(error)
         state.spent += clock() - begun
 
     return before, after
@@ -192,7 +188,7 @@ def zero_grad_tap(loop: Loop, original: Function) -> Function:
     state = loop.state
 
     def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and state.pending:
+        if not is_traced() and state.pending:
             loop.guarded(loop.gradients_cleared, owner)
         return original(owner, *args, **kwargs)
 
@@ -206,7 +202,7 @@ def loader_tap(loop: Loop, original: Function) -> Function:
     def __next__(iterator: Any) -> Any:  # noqa: N807
         begun = clock()
         batch = original(iterator)
-        if get_ident() == state.thread and is_grad_enabled() and not is_compiling():
+        if get_ident() == state.thread and is_grad_enabled() and not is_traced():
             now = clock()
             write((DATA, now, now - begun))
         return batch
