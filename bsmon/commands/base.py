@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bsmon.model import Alert
     from bsmon.services.monitor import Monitor
     from bsmon.services.replay import Replay
+    from bsmon.sources.base import Source
 
 WELL, WARNING, CRITICAL, NOTHING = 0, 1, 2, 3
 USAGE, DATA, UNAVAILABLE, INTERNAL, FORBIDDEN = 64, 65, 69, 70, 77
@@ -101,11 +102,18 @@ def readable(name: str) -> Iterator[None]:
 
 def _live(log: bool) -> Monitor:
     from bsmon.services.alert_log import AlertLog
+    from bsmon.services.keeper import Keeper
     from bsmon.services.monitor import Monitor
+
+    return Monitor(host_sources(), alert_log=AlertLog() if log else None, keeper=Keeper(host_sources))
+
+
+def host_sources() -> list[Source]:
+    """This host's jobs and GPUs."""
     from bsmon.sources.live import LiveSource
     from bsmon.sources.nvml import NvmlSource
 
-    return Monitor([LiveSource(), NvmlSource()], alert_log=AlertLog() if log else None)
+    return [LiveSource(), NvmlSource()]
 
 
 def settle(monitor: Monitor, wait: float | None = None) -> None:

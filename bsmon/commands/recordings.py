@@ -19,6 +19,7 @@ from bsmon.commands.base import (
     WELL,
     CommandError,
     Parser,
+    host_sources,
     readable,
     recording,
     refuse_sources,
@@ -62,11 +63,9 @@ def record(arguments: list[str]) -> int:
 
 def _recorder(options: argparse.Namespace) -> Recorder:
     from bsmon.services.recorder import Recorder
-    from bsmon.sources.live import LiveSource
-    from bsmon.sources.nvml import NvmlSource
 
     try:
-        recorder = Recorder(options.file, [LiveSource(), NvmlSource()], options.max_size, options.max_age)
+        recorder = Recorder(options.file, host_sources(), options.max_size, options.max_age)
     except BlockingIOError:
         raise CommandError(
             f"{options.file}: another `bsmon record` writes it; name another file", UNAVAILABLE

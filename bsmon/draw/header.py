@@ -24,10 +24,12 @@ def header(
     behind: float | None,
     now: float,
     width: int,
+    title: str = "LIVE",
 ) -> Row:
     """Who is watched, how many of them stand how, and whether what is shown is the present.
 
     ``hidden`` jobs are left out by the filter; ``behind`` is set while the view is paused, in seconds.
+    ``title`` says what kind of present it is.
     """
     hosts = plural(len({job.host for job in jobs}), "host")
     shown = plural(len(jobs), "job") + (f" of {len(jobs) + hidden}" if hidden else "")
@@ -40,7 +42,7 @@ def header(
     if behind is not None:
         state: Row = [(f"PAUSED, {behind:.0f} s behind, still recording", "warn"), (f"  {clock} ", "")]
     else:
-        state = [("LIVE", "bold"), (f"  {clock} ", "")]
+        state = [(title, "bold"), (f"  {clock} ", "")]
     if width_of(left) + width_of(tally) + width_of(state) > width:
         left = left[:1]
     return spread(left, tally + state, width)

@@ -15,6 +15,7 @@ from bsmon.diagnosis.engine import Engine
 from bsmon.diagnosis.features import features_of, window_seconds
 from bsmon.model import Alert, Job, Regime, Snapshot
 from bsmon.services.alert_log import AlertLog
+from bsmon.services.keeper import Keeper
 from bsmon.sources.base import Source
 from bsmon.store import Bucket, Fleet
 
@@ -37,10 +38,12 @@ class Monitor:
         sources: Sequence[Source],
         clock: Callable[[], float] = time.time,
         alert_log: AlertLog | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._sources = list(sources)
         self._clock = clock
         self._log = alert_log
+        self._keeper = keeper
         self._host = socket.gethostname()
         self._revision = 0
         self._forget()
@@ -68,6 +71,8 @@ class Monitor:
     def stop(self) -> None:
         for source in self._sources:
             source.stop()
+        if self._keeper is not None:
+            self._keeper.stop()
 
     def start_over(self) -> None:
         """After ``stop``: forget everything, and hear the sources from wherever they begin now."""
@@ -92,7 +97,7 @@ class Monitor:
     @property
     def title(self) -> str:
         """What kind of present is shown."""
-        return "LIVE"
+        return "LIVE, recording" if self._keeper is not None and self._keeper.recording else "LIVE"
 
     def hold(self) -> bool:
         """Stop the clock or let it go on; False: it is the world's."""
@@ -101,6 +106,10 @@ class Monitor:
     def seek(self, moment: float) -> bool:
         """Show another moment; False: it can't be had."""
         return False
+
+    def record(self) -> str:
+        """Begin or end a recording of what is watched; says what came of it."""
+        return self._keeper.toggle() if self._keeper is not None else "what is shown here is recorded already"
 
     def looked_at(self) -> list[str]:
         """Where jobs were looked for, and what was found there."""

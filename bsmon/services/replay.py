@@ -34,8 +34,10 @@ class Replay(Monitor):
 
     def hold(self) -> bool:
         """Stop its clock, or let it go on; False: it follows what is written, and that does not stop."""
+        if self._source.speed is None:
+            return False
         self._source.paused = not self._source.paused
-        return self._source.speed is not None
+        return True
 
     def seek(self, moment: float) -> bool:
         """Go to a moment of it, as if it had been watched up to there; False: it only follows what is written."""

@@ -89,8 +89,23 @@ class BsmonApp(BoardApp):
         self.look_again()
 
     def action_pause(self) -> None:
-        self.board.pause(None if self.board.paused or self.view is None else self.view.snapshot)
+        """A replay stops its clock; of what goes on anyway, only the view stands still."""
+        if not self.monitor.hold():
+            self.board.pause(None if self.board.paused or self.view is None else self.view.snapshot)
         self.look_again()
+
+    def action_wind(self, seconds: float) -> None:
+        if self.view is not None:
+            self._seek(self.view.now + seconds)
+
+    def _seek(self, moment: float) -> None:
+        if self.monitor.seek(moment):
+            self.look_again()
+        else:
+            self.notify("only `bsmon replay` can go to another time", timeout=2)
+
+    def action_record(self) -> None:
+        self.notify(self.monitor.record(), markup=False)
 
     # ------------------------------------------------------------ pages
 
@@ -101,6 +116,8 @@ class BsmonApp(BoardApp):
     def action_open(self) -> None:
         if self.view is not None and self.view.job is not None and isinstance(self.page, FleetPage):
             self.action_page("job")
+        elif isinstance(self.page, AlertPage) and (alert := self.page.alerts.chosen) is not None:
+            self._seek(alert.since)
 
     async def action_back(self) -> None:
         """Out of whatever is innermost: the filter, the zoom, the page."""

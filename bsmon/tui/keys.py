@@ -9,12 +9,17 @@ from textual.binding import Binding
 GLOBAL = [
     Binding("question_mark,h,f1", "page('help')", "help"),
     Binding("slash,f4", "filter", "filter"),
-    Binding("enter", "open", "open the job"),
+    Binding("enter", "open", "open; in a replay, go to an alert"),
     Binding("escape", "back", "back, clear the filter"),
     Binding("less_than_sign", "sort(-1)", "sort by column before"),
     Binding("greater_than_sign,f6", "sort(1)", "sort by next column"),
     Binding("r", "reverse", "reverse the order"),
     Binding("space,Z", "pause", "pause the view"),
+    Binding("left", "wind(-30)", "replay: 30 s back"),
+    Binding("right", "wind(30)", "replay: 30 s on"),
+    Binding("shift+left", "wind(-600)", "replay: 10 min back"),
+    Binding("shift+right", "wind(600)", "replay: 10 min on"),
+    Binding("R", "record", "record, or end it"),
     Binding("z", "zoom", "zoom the panel"),
     Binding("left_curly_bracket", "window(-1)", "shorter time window"),
     Binding("right_curly_bracket", "window(1)", "longer time window"),
@@ -48,7 +53,7 @@ GLOBAL = [
 ]
 
 
-MOVEMENT = ("move", "leap", "app.focus", "command_palette", "open", "back")
+MOVEMENT = ("move", "leap", "wind", "app.focus", "command_palette", "open", "back")
 """Actions that make no sense from the command palette."""
 
 _HELP, _QUIT = ("?", "help"), ("q", "quit")

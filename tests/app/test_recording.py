@@ -19,9 +19,11 @@ from agents import START, FakeAgent, beat, gone, hello, record, run_of, steps
 from bsmon.cli import main
 from bsmon.commands.recordings import _age, _size
 from bsmon.model import Event, MoeCounts, NoiseSample, RouterInfo, Snapshot
+from bsmon.services.keeper import Keeper
 from bsmon.services.monitor import Monitor
 from bsmon.services.recorder import Recorder
 from bsmon.services.replay import Replay
+from bsmon.sources.live import LiveSource
 from bsmon.sources.recorded import Recording
 from bsmon.sources.recording import RecordingSource
 from bsmon.store import Fleet
@@ -355,9 +357,29 @@ def test_record_hears_an_agent_until_it_is_told_to_end(
     assert recording.ended
 
 
-def test_a_disk_that_is_full_from_the_start_is_69(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
+def test_the_screen_keeps_a_recording_of_its_own(
+    runtime: Path, tmp_path: Path, agent: Callable[..., FakeAgent], until: Until
+) -> None:
+    training = agent(name="gpt2")
+    training.step(1, tell=False)
+    monitor = Monitor([], keeper=Keeper(lambda: [LiveSource()], tmp_path / "state" / "kept"))
+    assert monitor.record().startswith("recording into ") and monitor.title == "LIVE, recording"
+    until(training.viewed)
+    training.step(2)
+    time.sleep(0.3)
+    assert monitor.record().startswith("recorded ") and monitor.title == "LIVE"
+    (path,) = (tmp_path / "state" / "kept").iterdir()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    replay = opened(path, until)
+    assert [job.step for job in replay.snapshot().jobs if job.name == "gpt2"] == [2]
+    assert "already" in replay.record()
+    replay.stop()
+    (tmp_path / "file").touch()
+    nowhere = Monitor([], keeper=Keeper(lambda: [], tmp_path / "file"))
+    assert "nothing is recorded" in nowhere.record() and nowhere.title == "LIVE"
+
+
+def test_a_disk_that_is_full_from_the_start_is_69(runtime: Path) -> None:
     code = subprocess.run(
         ["bash", "-c", f"ulimit -f 0; exec {sys.executable} -m bsmon record {runtime}/a"],
         capture_output=True,

@@ -171,6 +171,20 @@ class Feed:
     ticks: int = 0
     gap: tuple[float, float] | None = None
     settled: bool = True
+    title: str = "LIVE"
+    held: bool = False
+    sought: float | None = None
+
+    def hold(self) -> bool:
+        self.held = not self.held
+        return self.title != "LIVE"
+
+    def seek(self, moment: float) -> bool:
+        self.sought = moment
+        return self.title != "LIVE"
+
+    def record(self) -> str:
+        return "recording into [a] file"
 
     def tick(self) -> None:
         self.ticks += 1

@@ -19,7 +19,8 @@ class HeaderLine(Panel):
         width = self.size.width
         if self.board_app.form == "line":
             return [one_line(view.jobs, standings, width)]
-        return [header(view.jobs, standings, view.hidden, view.choices.rate, view.behind, view.now, width)]
+        rate = view.choices.rate
+        return [header(view.jobs, standings, view.hidden, rate, view.behind, view.now, width, view.title)]
 
 
 class Rule(Panel):
