@@ -62,7 +62,7 @@ class Card:
 
     def optimizer(self, number: int) -> Any:
         """The optimizer at a place, if it is still there."""
-        return self._known[number]()
+        return self._known[number]() if number < len(self._known) else None
 
     def model_found(self, root: Any) -> None:
         self._root = weakref.ref(root)

@@ -113,6 +113,9 @@ class Loop:
     def optimizer_made(self, optimizer: Any, frame: FrameType | None) -> None:
         self._made += 1
         self._prepare()
+        if self.finder.settled and self._card.optimizer(self.state.number) is None:
+            self.finder.reopen()  # the former training is over, and this is another one
+            self.state.root, self.state.careful, self._made = 0, True, 1
         if self._made <= MANY:
             self.finder.look(frame, optimizer)
 

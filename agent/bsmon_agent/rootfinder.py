@@ -135,12 +135,16 @@ class RootFinder:
         if self._looks > LOOKS:
             self.settled = True
             return
-        self.settled, self._root = False, None
+        self.reopen()
         self.look(frame, optimizer)
         self._search(optimizer)
         for module in [ref() for ref, _ in list(self._handles.values())]:
             if module is not None:
                 self.listen(descendants(module))
+
+    def reopen(self) -> None:
+        """Whoever is called next may be the root."""
+        self.settled, self._root = False, None
 
     def listen(self, modules: Iterable[nn.Module]) -> None:
         for module in modules:

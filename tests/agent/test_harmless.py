@@ -206,11 +206,24 @@ def test_no_graph_is_kept_alive(watch: Callable[..., Any]) -> None:
         del out, loss, ids
         gc.collect()
         assert [ref() for ref in kept] == [None] * 3
-    opt_ref, model_ref = weakref.ref(opt), weakref.ref(model)
+
+
+def test_a_model_that_is_dropped_is_freed(watch: Callable[..., Any]) -> None:
+    import gc
+    import weakref
+
+    from bsmon_agent import probes
+
+    watch(chosen=[probe for probe in probes.load(lambda text: None) if probe.name not in ("router", "noise")])
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.randint(0, VOCABULARY, (4, 8))).mean().backward()
+        opt.step()
+    kept = [weakref.ref(opt), weakref.ref(model)]
     del opt, model
     gc.collect()
-    assert opt_ref() is None
-    assert model_ref() is None
+    assert [ref() for ref in kept] == [None] * 2
 
 
 METHODS = ["model_found", "see", "read", "between", "describe", "report", "remove"]
