@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from bsmon_agent import exits, rundir, wire
+from bsmon_agent import exits, headroom, rundir, wire
 from bsmon_agent.bulletin import Bulletin, Describe, why
 from bsmon_agent.ledger import Ledger
 
@@ -162,6 +162,7 @@ class Publisher:
     def _open(self) -> None:
         import zmq
 
+        headroom.ensure()
         self._context = zmq.Context()
         self._bulletin.describe()
         self._settled()

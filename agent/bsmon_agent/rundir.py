@@ -10,10 +10,12 @@ An entry outlives its process, so that a late viewer sees how the run ended; a l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +82,12 @@ def write_entry(path: Path, entry: dict[str, Any]) -> None:
     One that a reader would refuse for its size goes without what the process said last.
     """
     temporary = path.with_suffix(".tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     content = json.dumps(finite(entry))
     if len(content) > wire.MAX_PAYLOAD:
         content = json.dumps(finite({**entry, "last": None}))
     try:
+        temporary.unlink(missing_ok=True)  # a pipe put there would make us wait for its reader
         with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(content)
         temporary.replace(path)
@@ -114,20 +117,34 @@ def clear(directory: Path) -> None:
             if path.suffix == ".json":
                 dead.append((_age(path), path))
             else:
-                path.unlink(missing_ok=True)
+                _remove(path)
     for place, (age, path) in enumerate(sorted(dead)):
         if age > KEEP_SECONDS or place >= KEEP_ENTRIES:
-            path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """What cannot be removed, say a directory of that name, stays."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _is_dead(path: Path) -> bool:
     """Whether the process that this file is named after has ended. Of another host's that cannot be told: no."""
     started = wire.process_start(int(path.stem))
     try:
-        entry = json.loads(path.with_suffix(".json").read_bytes())
+        entry = json.loads(_content(path.with_suffix(".json")))
         return bool(entry["host"] == socket.gethostname() and entry["pid_start"] != started)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return started is None
+
+
+def _content(path: Path) -> bytes:
+    """Of a regular file, no link, as large as an entry may be; what else bears its name may block or never end."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a file")
+        return file.read(wire.MAX_PAYLOAD)
 
 
 def _age(path: Path) -> float:

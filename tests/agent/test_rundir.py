@@ -181,6 +181,40 @@ def test_only_so_many_entries_of_the_dead_stay(top):
     assert names(top) == {f"{dead + number}.json" for number in range(rundir.KEEP_ENTRIES)}
 
 
+def pipe(path):
+    os.mkfifo(path)
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def nested(path):
+    path.write_text("[" * 100_000)
+
+
+def folder(path):
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [pipe, endless, huge, nested, folder])
+def test_whatever_bears_the_name_of_an_entry_neither_blocks_nor_stops_a_training(top, make):
+    dead = 2**22 + 1
+    for end in (".json", ".tmp", ".live"):
+        make(top / f"{dead}{end}")
+    make(top / f"{os.getpid()}.tmp")
+    rundir.clear(top)
+    if make is not folder:
+        rundir.write_entry(top / f"{os.getpid()}.json", {"a": 1})
+        assert names(top) - {f"{dead}.json"} == {f"{os.getpid()}.json"}
+        assert (top / f"{os.getpid()}.json").read_text() == '{"a": 1}'
+
+
 TRAINING = """
 import os, sys, time
 sys.path[:0] = [{tests!r}, {agent!r}]
