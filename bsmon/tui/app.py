@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -50,6 +52,18 @@ class BsmonApp(BoardApp):
 
     async def action_quit(self) -> None:
         self.exit(0)
+
+    def action_suspend_process(self) -> None:
+        """Stop all that the shell started with us (make, a launcher), as its own ctrl+z would: it waits for all."""
+        if self._driver is None or not self._driver.can_suspend:
+            return
+        if os.getpgrp() == os.getsid(0):
+            self.notify("no shell waits behind this screen", timeout=2)
+            return
+        with self.suspend():
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.killpg(os.getpgrp(), signal.SIGTSTP)  # we stand still here until the shell continues us
+            signal.signal(signal.SIGTSTP, handler)
 
     # ------------------------------------------------------------ choosing
 

@@ -182,6 +182,23 @@ class TestTmux:
         shown = self.wait(session, "after 0")
         assert shown.splitlines()[:2] == ["before", "after 0"]
 
+    def test_the_shell_comes_back_though_make_waits_between(self, tmux: list[str]) -> None:
+        env = [f"-ePYTHONPATH={os.pathsep.join(sys.path)}", "-eLANG=C.UTF-8"]
+        subprocess.run([*tmux, "new-session", "-d", "-x", "80", "-y", "24", *env, "bash --norc -i"], check=True)
+        self.wait(tmux, "bash")
+        subprocess.run([*tmux, "send-keys", f"clear; sh -c '{sys.executable} {SCREEN}; true'", "Enter"], check=True)
+        self.wait(tmux, "q quit")
+        subprocess.run([*tmux, "send-keys", "C-z"], check=True)
+        self.wait(tmux, "Stopped")
+        subprocess.run([*tmux, "send-keys", "fg", "Enter"], check=True)
+        self.wait(tmux, "q quit")
+        subprocess.run([*tmux, "send-keys", "q"], check=True)
+        self.wait(tmux, "after 0")
+
+    def test_without_a_shell_behind_it_the_screen_stays(self, session: list[str]) -> None:
+        subprocess.run([*session, "send-keys", "C-z"], check=True)
+        self.wait(session, "no shell waits behind")
+
     def test_resize_though_the_environment_tells_another_size(self, session: list[str]) -> None:
         subprocess.run([*session, "resize-window", "-x", "120", "-y", "36"], check=True)
         assert "│" in self.wait(session, "STEP TIME")
