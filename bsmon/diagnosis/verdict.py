@@ -31,7 +31,7 @@ def measuring(features: Features) -> Regime:
 
 def regime(findings: Sequence[Finding], features: Features) -> Regime:
     """The verdict for these findings; none of them: nothing stands out."""
-    ordered = sorted(findings, key=rank, reverse=True)
+    ordered = _telling(sorted(findings, key=rank, reverse=True))
     if not ordered:
         return _quiet(features)
     first = ordered[0]
@@ -56,12 +56,19 @@ def regime(findings: Sequence[Finding], features: Features) -> Regime:
     return said
 
 
+def _telling(ordered: Sequence[Finding]) -> list[Finding]:
+    """Without the symptoms that say less than what comes before them on the same axis."""
+    kept: list[Finding] = []
+    for finding in ordered:
+        if finding.rule.label != "unknown" or finding.rule.axis not in (each.rule.axis for each in kept):
+            kept.append(finding)
+    return kept
+
+
 def _evidence(ordered: Sequence[Finding]) -> list[str]:
-    """All of the first, the gist of the others; a symptom on the axis of a named cause adds nothing."""
-    first = ordered[0]
-    others = [f for f in ordered[1:] if f.rule.label != "unknown" or f.rule.axis != first.rule.axis]
-    gist = [finding.evidence[0] for finding in others if finding.evidence]
-    return list(dict.fromkeys((*first.evidence, *gist)))
+    """All of the first, the gist of the others."""
+    gist = [finding.evidence[0] for finding in ordered[1:] if finding.evidence]
+    return list(dict.fromkeys((*ordered[0].evidence, *gist)))
 
 
 def _equals(first: Finding, others: Sequence[Finding]) -> list[Finding]:

@@ -117,6 +117,12 @@ def test_how_a_run_ended(fields: dict[str, object], rule: str | None) -> None:
     assert all(alert.since == START - 40 for alert in alerts)
 
 
+@pytest.mark.parametrize(("step", "when"), [(7, "at step 7"), (None, "before any step")])
+def test_a_failure_says_how_far_the_run_came(step: int | None, when: str) -> None:
+    (alert,) = AlertEngine().update(START, [job(state="finished", exit_code=1, step=step)])
+    assert alert.message == f"ended with exit code 1 {when}"
+
+
 def test_a_stall_is_ten_long_steps_or_a_minute() -> None:
     def stalls(second: int, step_s: float) -> Job:
         stale = second > 10

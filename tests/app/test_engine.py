@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
 from made_jobs import START, job, records, watch
 
@@ -112,6 +113,18 @@ def test_on_a_cpu_slower_without_more_work_is_contention() -> None:
 
     said = list(watch([records(1000, crowded)]))
     assert said[-1][1].headline is not None and "waits for a core" in said[-1][1].headline
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1])
+def test_a_symptom_is_told_once_whatever_comes_before_it(drop: float) -> None:
+    slow = Features(steps=50, step_s=0.2, on_cpu=True, drift=1.0, drift_sigmas=9.0, cpu_drift=0.2)
+    features = msgspec.structs.replace(slow, drop_rate=drop, drop_expected=0.0)
+    findings = judge(RULES, features)
+    assert {"drift", "contention"} <= {finding.rule.name for finding in findings}
+    said = regime(findings, features)
+    assert [line for line in said.evidence if "best window" in line] == [
+        "step 2.00 times its best window's, the thread's CPU time 1.20 times"
+    ]
 
 
 def test_a_slow_rank_is_the_headline_and_named() -> None:
