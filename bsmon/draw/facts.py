@@ -7,7 +7,7 @@ from bsmon.draw.header import heading
 from bsmon.draw.look import Look
 from bsmon.draw.numbers import compact, exact, rate
 from bsmon.model import Job
-from bsmon.units import age, percent, si, size
+from bsmon.units import age, percent, seconds, si, size
 
 _LABEL = 11
 
@@ -35,9 +35,9 @@ def agent_line(job: Job) -> str:
     if cost.us_per_step is None:
         return "its cost is not measured yet"
     share = f", {percent(cost.share_of_step, 2)}% of a step" if cost.share_of_step is not None else ""
-    budget = f" (budget {cost.budget:.0f} us)" if cost.budget is not None else ""
+    budget = f" (budget {seconds(cost.budget * 1e-6)})" if cost.budget is not None else ""
     lost = f"; {job.dropped_records:,} records lost" if job.dropped_records else ""
-    return f"{cost.us_per_step:.0f} us a step{share}{budget}{lost}"
+    return f"{seconds(cost.us_per_step * 1e-6)} a step{share}{budget}{lost}"
 
 
 def model_line(job: Job) -> str:

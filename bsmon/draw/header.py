@@ -72,10 +72,15 @@ def heading(title: str, note: Row, width: int, look: Look, focused: bool = False
     return [*name, (look.glyphs.rule * (room if value else room - 1), "rule"), *(value or [(" ", "")])]
 
 
-def alert_line(worst: Alert | None, more: int, name: str, width: int, look: Look) -> Row:
-    """The newest of the worst, and how to deal with it."""
+def alert_line(
+    worst: Alert | None, more: int, name: str, width: int, look: Look, standings: Sequence[Standing] = ()
+) -> Row:
+    """The newest of the worst, and how to deal with it; without one, how many jobs the header counts all the same."""
     if worst is None:
-        return spread([(" no alert stands", "dim")], [("A all ", "dim")], width)
+        tally = counts(standings)
+        marked = sum(tally[severity] for severity in WORTH_A_GLANCE)
+        rest = f"; {plural(marked, 'job')} worth a look by the verdict" if marked else ""
+        return spread([(f" no alert stands{rest}", "dim")], [("A all ", "dim")], width)
     clock = time.strftime("%H:%M", time.localtime(worst.since))
     tail: Row = [
         (f"  +{more}" if more else "", "dim"),

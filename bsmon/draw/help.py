@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bsmon.draw.cells import Row, fit, pad
+from bsmon.draw.cells import Row, fit, wrap
 from bsmon.draw.look import Look
 
 LEGEND = (
@@ -39,7 +39,9 @@ def help_page(keys: Sequence[tuple[str, str]], width: int, look: Look) -> list[R
             row += [(f"{key:<{column}}", "key"), (f"{name:<{entry - column}}", "")]
         rows.append(row)
     rows += [[], [("  Marks and columns", "title")]]
-    rows += [pad([(f"  {term:<16}", style), (meaning, "")], width) for term, style, meaning in LEGEND]
+    for term, style, meaning in LEGEND:
+        first, *more = wrap(meaning, max(1, width - 19), 9, look.glyphs.ellipsis)
+        rows += [[(f"  {term:<16}", style), (first, "")], *([(" " * 18 + line, "")] for line in more)]
     rows += [[], [("  Filter", "title"), ("   several words must all hold", "dim")]]
     rows += [
         [(f"  {term:<16}", "bold"), (fit(meaning, max(0, width - 18), ellipsis=look.glyphs.ellipsis), "")]

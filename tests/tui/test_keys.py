@@ -9,6 +9,7 @@ import pytest
 from feed import fleet
 from seen import Opened, Seen
 
+from bsmon.draw.help import LEGEND
 from bsmon.model import Regime
 from bsmon.tui import keys
 
@@ -265,6 +266,13 @@ async def test_help_lists_every_binding(opened: Opened) -> None:
         text = await seen.press("h")
         for binding in keys.GLOBAL:
             assert binding.description in text
+
+
+async def test_help_is_whole_where_it_is_narrow(opened: Opened) -> None:
+    async with opened(size=(80, 100)) as seen:
+        words = " ".join((await seen.press("h")).split())
+        for _, _, meaning in LEGEND:
+            assert meaning in words
 
 
 def test_hints_name_only_keys_that_are_bound() -> None:

@@ -7,6 +7,8 @@ from feed import Feed, busy, drop_alert, empty, fleet, job
 from rich.cells import cell_len
 from seen import Opened
 
+from bsmon.model import Regime
+
 SIZES = [(80, 24), (120, 36), (200, 60), (60, 15), (300, 80)]
 PAGES = {"1": "JOB", "2": "tokens/s", "3": "experts", "4": "GPUs of node1", "5": "alerts", "question_mark": "Keys"}
 
@@ -44,7 +46,11 @@ class TestFleet:
     async def test_the_alert_line_names_job_and_reason(self, opened: Opened) -> None:
         async with opened() as seen:
             assert "moe-7b-a1b 3.1% of the assignments are dropped" in seen.lines[-2]
-            assert "no alert stands" in await seen.press("a")
+            assert "no alert stands; 2 jobs worth a look" in await seen.press("a")
+            for job in seen.feed.jobs:
+                job.regime = Regime(label="compute_bound")
+            seen.feed.advance()
+            assert "worth a look" not in await seen.settle()
 
     async def test_small_terminals_keep_what_matters(self, opened: Opened) -> None:
         async with opened(size=(59, 14)) as seen:
@@ -109,7 +115,7 @@ class TestJob:
                 "check    replay one cached batch",
                 "missing  NVML",
                 "8 micro × 4 accumulation × 2 DP = 64 samples, 65.5k tokens",
-                "agent     21 us a step",
+                "agent     21us a step",
                 "0.9x to 1.4x",
                 "data wait",
                 "410ms",

@@ -35,7 +35,8 @@ class AlertLine(Panel):
         raised = [alert for alert in view.snapshot.alerts if alert.state == "raised"]
         worst = worst_alert(raised)
         name = next((job.name for job in view.snapshot.jobs if worst and job.id == worst.job), "")
-        return [alert_line(worst, len(raised) - 1, name, self.size.width, view.look)]
+        standings = [view.standings[job.id] for job in view.jobs]
+        return [alert_line(worst, len(raised) - 1, name, self.size.width, view.look, standings)]
 
 
 class KeyLine(Panel):
