@@ -25,7 +25,7 @@ from bsmon_agent.routers.reading import Call, Choice, Ids, Mask, Reading, descri
 from bsmon_agent.routers.registry import Site
 from bsmon_agent.routers.tally import PLACE, SCALARS
 
-MOST = 2048  # tokens a call whose entropy is worked out; more are taken evenly spaced
+MOST = 512  # tokens a call whose entropy is worked out; more are taken evenly spaced
 
 
 class Owner(Protocol):
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What it counted since: tensors [3 (E + 1) + scalars] and [2], and scalars that Python counted."""
+    """What it counted since: tensors [3 (E + 2) + scalars] and [2], and scalars that Python counted."""
 
     ints: Tensor
     floats: Tensor
@@ -105,7 +105,7 @@ class Counter:
         self._feeding = Feeding(experts or [], self._wanted)
 
     def _allocate(self, device: torch.device) -> None:
-        self.ints = torch.zeros(3 * (self.experts + 1) + len(SCALARS), dtype=torch.int64, device=device)
+        self.ints = torch.zeros(3 * (self.experts + 2) + len(SCALARS), dtype=torch.int64, device=device)
         self.floats = torch.zeros(2, dtype=torch.float32, device=device)
 
     def remove(self) -> None:
@@ -242,11 +242,11 @@ class Counter:
         }
 
     def _block(self, number: int) -> Tensor:
-        size = self.experts + 1
+        size = self.experts + 2
         return self.ints[number * size : (number + 1) * size]
 
     def _scalar(self, name: str) -> Tensor:
-        return self.ints[3 * (self.experts + 1) + PLACE[name]]
+        return self.ints[3 * (self.experts + 2) + PLACE[name]]
 
 
 def _difference(after: list[int], before: list[int]) -> list[int]:
@@ -260,7 +260,7 @@ def _by_token(choice: Choice | Tensor | None) -> TypeGuard[Choice]:
 
 def _add_choice(choice: Choice | Tensor | None, block: Tensor) -> None:
     if isinstance(choice, Tensor):
-        block[:-1] += choice.to(block.device, non_blocking=True)
+        block[1:-1] += choice.to(block.device, non_blocking=True)
     elif choice is not None:
         choice.add_to(block)
 

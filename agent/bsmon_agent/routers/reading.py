@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeGuard
 import torch
 from torch import Tensor
 
+LEAST = -100.0  # ln p below which p ln p is nothing, so that a logit of minus infinity is no NaN
 ScoreKind = Literal["logits", "sigmoid", "shares"]
 
 
@@ -23,29 +24,28 @@ class Ids:
     valid: Tensor | None = None
 
     def add_to(self, total: Tensor, rows: Tensor | None = None) -> None:
-        """Add the choices per expert to ``total`` [E + 1], whose last place takes nobody's; of ``rows`` [T] alone."""
-        slots, nobody = self.ids, total.shape[0] - 1
-        if slots.dtype != torch.int64:
-            slots = slots.long()
-        slots = slots.clamp(max=nobody).remainder(nobody + 1)  # -1 and E and more: nobody
-        chosen = self.valid if rows is None else _both(self.valid, rows[:, None].expand_as(slots))
-        if chosen is not None:
-            slots = slots.masked_fill(~chosen, nobody)
-        slots = slots.reshape(-1)
+        """Add the choices per expert to ``total`` [E + 2], whose ends take nobody's; of ``rows`` [T] alone."""
+        slots = self._slots(total.shape[0] - 2, rows).reshape(-1)
         total.scatter_add_(0, slots, torch.ones_like(slots))
+
+    def _slots(self, experts: int, rows: Tensor | None = None) -> Tensor:
+        """Expert numbers from 1, nobody 0 or E + 1."""
+        slots = self.ids if self.ids.dtype == torch.int64 else self.ids.long()
+        slots = slots.clamp(-1, experts) + 1
+        if self.valid is not None:
+            slots = slots * self.valid
+        return slots if rows is None else slots * rows[:, None]
 
     def per_token(self, experts: int) -> Tensor:
         """How many experts each token has: [T]."""
-        inside = (self.ids >= 0) & (self.ids < experts)
-        return _both(self.valid, inside).sum(-1)
+        slots = self._slots(experts)
+        return ((slots > 0) & (slots <= experts)).sum(-1)
 
     def dense(self, experts: int) -> Tensor:
         """The same as a mask [T, E]."""
-        slots = self.ids.long().clamp(max=experts).remainder(experts + 1)
-        if self.valid is not None:
-            slots = slots.masked_fill(~self.valid, experts)
-        mask = torch.zeros(slots.shape[0], experts + 1, dtype=torch.bool, device=slots.device)
-        return mask.scatter_(1, slots, True)[:, :experts]
+        slots = self._slots(experts)
+        mask = torch.zeros(slots.shape[0], experts + 2, dtype=torch.bool, device=slots.device)
+        return mask.scatter_(1, slots, True)[:, 1:-1]
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Mask:
     mask: Tensor
 
     def add_to(self, total: Tensor, rows: Tensor | None = None) -> None:
-        chosen = self.dense(total.shape[0] - 1)
+        chosen = self.dense(total.shape[0] - 2)
         if rows is not None:
             chosen = chosen & rows[:, None]
-        total[:-1] += chosen.sum(0)
+        total[1:-1] += chosen.sum(0)
 
     def per_token(self, experts: int) -> Tensor:
         return self.dense(experts).sum(-1)
@@ -85,11 +85,10 @@ class Scores:
             rows = rows[:: -(-rows.shape[0] // most)]
         rows = rows.float()
         if self.kind == "logits":
-            shares = rows.softmax(-1)
-        else:
-            rows = rows.sigmoid() if self.kind == "sigmoid" else rows
-            shares = rows / rows.sum(-1, keepdim=True)
-        return torch.special.entr(shares).sum(), rows.shape[0]
+            logs = rows.log_softmax(-1)
+            return -(logs.exp() * logs.clamp(min=LEAST)).sum(), rows.shape[0]
+        rows = rows.sigmoid() if self.kind == "sigmoid" else rows
+        return torch.special.entr(rows / rows.sum(-1, keepdim=True)).sum(), rows.shape[0]
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,6 @@ class Call:
     kwargs: dict[str, Any]
     output: Any
     held: Any = None  # what the adapter's ``before`` answered when the call began
-
-
-def _both(first: Tensor | None, second: Tensor) -> Tensor:
-    return second if first is None else first & second
 
 
 def local(value: Any) -> Any:

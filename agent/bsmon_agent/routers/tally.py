@@ -38,9 +38,9 @@ def tally(
 ) -> dict[str, Any]:
     """The counted fields of one router, without its name. An empty dict: it was not called.
 
-    ``ints`` is [3 (E + 1) + scalars], ``floats`` is [entropy sum, 0 or NaN], ``host`` adds to the scalars.
+    ``ints`` is [3 (E + 2) + scalars], ``floats`` is [entropy sum, 0 or NaN], ``host`` adds to the scalars.
     """
-    size = experts + 1
+    size = experts + 2  # nobody's on either side
     scalars = [device + python for device, python in zip(ints[3 * size :], host, strict=True)]
     count = {name: scalars[place] for name, place in PLACE.items()}
     if count["refused"]:
@@ -49,7 +49,7 @@ def tally(
         return {}
     if any(not math.isfinite(value) for value in floats):
         raise UnreadableError("NaN or infinity in its output")
-    blocks = [ints[number * size : number * size + experts] for number in range(3)]
+    blocks = [ints[number * size + 1 : (number + 1) * size - 1] for number in range(3)]
     fields: dict[str, Any] = {name: count[name] for name in ("tokens", "calls", "groups")}
     fields |= _choices(count, *blocks)
     if count["sightless"] == count["calls"]:

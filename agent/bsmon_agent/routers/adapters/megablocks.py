@@ -50,6 +50,6 @@ def read(site: Site, call: Call) -> Reading | str:
 
 def _first(ids: Ids, experts: int, capacity: int) -> Tensor:
     """How many of each expert's choices find a place."""
-    counts: Any = torch.zeros(experts + 1, dtype=torch.int64, device=ids.ids.device)
+    counts: Any = torch.zeros(experts + 2, dtype=torch.int64, device=ids.ids.device)
     ids.add_to(counts)
-    return torch.clamp(counts[:-1], max=capacity)
+    return torch.clamp(counts[1:-1], max=capacity)
