@@ -151,7 +151,9 @@ def test_masks_and_sparse_scores():
     mask = torch.zeros(T, EXPERTS, dtype=torch.bool).scatter(1, numbers, True)
     scores = torch.zeros(T, EXPERTS).scatter(1, numbers, weights)
     want = chosen(logits)
-    for output in ((scores, mask), (mask.int(),), (scores,)):
+    by_choice = torch.stack([torch.zeros(T, EXPERTS).scatter(1, number[:, None], 1) for number in numbers.T])
+    places = by_choice[..., None].expand(-1, -1, -1, 5).bool()
+    for output in ((scores, mask), (mask.int(),), (scores,), (by_choice.long(), scores), (places,)):
         layer = one(Around(named("Router")(*output, num_experts=EXPERTS, top_k=TOP_K)))
         assert (layer["kept_per_expert"] or layer["tokens_per_expert"]) == want
     assert one(Around(named("Router")(logits, num_experts=EXPERTS, top_k=TOP_K)))["tokens_per_expert"] == want
@@ -169,6 +171,11 @@ def test_a_name_without_experts_beside_it_is_no_router():
             return x
 
     assert find(RouterNet()) == []
+
+
+def test_a_root_called_router_is_none_without_a_number_of_experts():
+    assert [site.name for site in find(named("SemanticRouter", base=GateBlock)(Bank()))] == ["gate"]
+    assert find(named("SemanticRouter")(torch.zeros(1))) == []
 
 
 def test_shared_experts_are_no_bank():

@@ -146,7 +146,7 @@ class Counter:
 
     def _wanted(self, module: nn.Module) -> bool:
         """Does this call count, outside of compiled regions?"""
-        if not self.owner.armed or self.reason is not None:
+        if not self.owner.armed or self.reason is not None or torch._C._is_tracing():
             return False
         return torch._C._current_graph_task_id() == -1 and (module.training or not self.owner.training_only)
 

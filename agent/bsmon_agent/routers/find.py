@@ -13,8 +13,8 @@ from torch import nn
 from bsmon_agent.routers.adapters.declared import DECLARED, declared
 from bsmon_agent.routers.adapters.generic import GATE, GENERIC
 from bsmon_agent.routers.adapters.recorded import RECORDED
-from bsmon_agent.routers.registry import Site, adapter_of
-from bsmon_agent.routers.structure import bank_size
+from bsmon_agent.routers.registry import Site, adapter_of, kind
+from bsmon_agent.routers.structure import EXPERTS, bank_size, number
 
 NAMED = re.compile(
     r"(Router|Gating|TopK\w*Gate|Topk\w*Gate|MoE\w*Gate|Moe\w*Gate|Top2?Gate|GShardGate|SwitchGate|NaiveGate|^Gate)$"
@@ -98,17 +98,18 @@ def _recorded(root: nn.Module, tree: Tree) -> Iterator[Site]:
             if isinstance(target, type):
                 recorders[target] = int(getattr(one, "index", 0) or 0)
     for name, module in tree.items():
-        if type(module) in recorders:
-            yield Site(name, module, _parent(name, tree), RECORDED, "logits-only", detail=recorders[type(module)])
+        place = next((recorders[cls] for cls in type(module).__mro__ if cls in recorders), None)
+        if place is not None:
+            yield Site(name, module, _parent(name, tree), RECORDED, "logits-only", detail=place)
 
 
 def _named(root: nn.Module, tree: Tree) -> Iterator[Site]:
     for name, module in tree.items():
-        kind = type(module).__name__
-        if not NAMED.search(kind) or OTHERS.search(kind) or isinstance(module, nn.Linear):
+        called = kind(module)
+        if not NAMED.search(called) or OTHERS.search(called) or isinstance(module, nn.Linear):
             continue
         parent = _parent(name, tree)
-        if parent is None or bank_size(parent) is not None:
+        if bank_size(parent) is not None if parent is not None else number(module, names=EXPERTS) is not None:
             yield Site(name, module, parent, GENERIC, "derived")
 
 

@@ -34,7 +34,7 @@ class Site:
 
     @property
     def router(self) -> str:
-        return type(self.module).__name__
+        return kind(self.module)
 
 
 Read = Callable[[Site, Call], Reading | str]
@@ -56,6 +56,12 @@ class Adapter:
     def fits(self, module: nn.Module) -> str | None:
         """Which of these classes it is, or is derived from."""
         return next((wanted for cls in type(module).__mro__ for wanted in self.classes if _is(cls, wanted)), None)
+
+
+def kind(module: nn.Module) -> str:
+    """The name of a module's class; ``fully_shard`` puts one of its own before it."""
+    cls = next(cls for cls in type(module).__mro__ if not cls.__name__.startswith("FSDP"))
+    return cls.__name__
 
 
 ADAPTERS: list[Adapter] = []

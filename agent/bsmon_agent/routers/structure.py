@@ -97,7 +97,7 @@ def width(module: nn.Module) -> int | None:
     """Rows of the router's weight, its own or that of a Linear in it: its experts."""
     weight = getattr(module, "weight", None)
     if getattr(weight, "ndim", 0) == 2 and weight is not None:
-        return int(weight.shape[0])
+        return int(weight.shape[0]) or None
     linears = [child for child in module.modules() if isinstance(child, nn.Linear)]
     return linears[-1].out_features if linears else None
 

@@ -22,7 +22,7 @@ def facts(module: nn.Module, parent: nn.Module | None) -> Facts:
     gate: Any = module
     factor = gate.capacity_factor if gate.training else gate.eval_capacity_factor
     return Facts(
-        experts=int(gate.wg.weight.shape[0]),
+        experts=int(gate.wg.out_features),
         top_k=int(gate.k),
         capacity_factor=float(factor) if gate.drop_tokens else None,
         dropless=not gate.drop_tokens,
@@ -69,8 +69,9 @@ def _capacity(items: tuple[Any, ...]) -> int | None:
 
 
 def _scores(gate: nn.Module, hidden: Tensor) -> Scores | None:
-    """The gate's logits, worked out again (they are no output); not those with jittered inputs."""
-    if getattr(gate, "noisy_gate_policy", None) == "Jitter" and gate.training:
-        return None
+    """The gate's logits, worked out again (they are no output); not of jittered inputs or a weight that is sharded."""
     weight = local(getattr(gate.wg, "weight", None))
+    jittered = getattr(gate, "noisy_gate_policy", None) == "Jitter" and gate.training
+    if jittered or weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
+        return None
     return Scores(functional.linear(hidden.reshape(-1, hidden.shape[-1]).float(), weight.float()))

@@ -16,7 +16,7 @@ from bsmon_agent.routers.structure import Facts
 
 def facts(module: nn.Module, parent: nn.Module | None) -> Facts:
     gate: Any = module
-    return Facts(experts=int(gate.wg.weight.shape[0]), top_k=2, capacity_factor=1.0, dropless=False)
+    return Facts(experts=int(gate.wg.out_features), top_k=2, capacity_factor=1.0, dropless=False)
 
 
 @adapter("fairscale", "fairscale:Top2Gate", facts=facts, tag="exact")

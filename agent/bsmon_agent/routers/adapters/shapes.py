@@ -65,11 +65,8 @@ def linear_logits(module: nn.Module, call: Call, experts: int) -> Tensor | None:
     """The logits, worked out again where the output does not show them: the router's own Linear on its own input."""
     hidden = local(call.args[0]) if call.args else None
     for child in module.modules():
-        weight = getattr(child, "weight", None)
-        if is_float(hidden) and isinstance(child, nn.Linear) and isinstance(weight, Tensor):
-            if weight.shape != (experts, hidden.shape[-1]):
-                continue
-            weight = local(weight)
+        weight = local(getattr(child, "weight", None))  # a shard of one, if it is sharded: then it does not fit
+        if is_float(hidden) and isinstance(child, nn.Linear) and weight.shape == (experts, hidden.shape[-1]):
             bias = local(child.bias)
             return rows(functional.linear(hidden.to(weight.dtype), weight, bias))
     return None
