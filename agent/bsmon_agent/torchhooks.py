@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import dataloader
 
 from bsmon_agent import taps
+from bsmon_agent.copies import Copying
 from bsmon_agent.patches import Everywhere, Hook, Patches, run_eagerly
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class TorchHooks:
             self.patches.wrap(holder, name, functools.partial(self._dressed, wrapper))
         clip = torch.nn.utils.clip_grad_norm_
         self.patches.make(Everywhere(clip, self._dressed(self._clip, clip)))
+        self.patches.make(Copying())
         before, after = taps.step_taps(self._loop)
         self._functions += [before, after]
         self.patches.make(Hook(lambda: register_optimizer_step_pre_hook(before)))
@@ -138,9 +140,12 @@ class TorchHooks:
         return compile
 
     def _script(self, original: Wrapped) -> Wrapped:
-        """TorchScript would try to compile the hooks of a module, ours too: it meets none."""
+        """TorchScript would try to compile the hooks of a module, ours too: it meets none. It looks up names in the
+        frame that called it, which is one further up."""
 
         def script(*args: Any, **kwargs: Any) -> Any:
+            if len(args) < 3:
+                kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
             self._loop.guarded(self._loop.finder.pause)
             try:
                 return original(*args, **kwargs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -186,7 +188,117 @@ def test_a_copy_or_pickle_of_the_model_carries_nothing_along(watch: Callable[...
     file.seek(0)
     for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
         assert torch.equal(other(torch.ones(1, 4)), model(torch.ones(1, 4)))
+        hooks = [*other._forward_pre_hooks.values(), *other._forward_hooks.values()]
+        assert hooks and not any("bsmon" in type(hook).__module__ for hook in hooks)
     assert torch.equal(torch.jit.script(model)(torch.ones(1, 4)), model(torch.ones(1, 4)))
+
+
+def test_scripting_finds_the_names_of_its_caller(watch: Callable[..., Any]) -> None:
+    watch()
+
+    @torch.jit.script
+    class Adds:
+        def __init__(self) -> None:
+            self.one = 1.0
+
+        def to(self, x: torch.Tensor) -> torch.Tensor:
+            return added(x, self.one)
+
+    @torch.jit.script
+    def scripted(x: torch.Tensor) -> torch.Tensor:
+        return Adds().to(x)
+
+    assert scripted(torch.ones(1)).item() == 2.0
+
+
+def added(x: torch.Tensor, y: float) -> torch.Tensor:
+    return x + y
+
+
+class Hooked(nn.Module):
+    """Experts and a hook of its own, for what a copy must keep and what it must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_forward_hook(Hooked.seen, with_kwargs=True, always_call=True)
+
+    def seen(self, args: Any, kwargs: Any, output: Any) -> None:
+        pass
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("make", [Hooked, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), lambda: Model(4)])
+def test_copies_and_pickles_are_those_of_a_model_without_hooks(
+    watch: Callable[..., Any], make: Callable[[], Any]
+) -> None:
+    watch()
+    model = make()
+    ids = torch.randint(0, VOCABULARY, (4, 8)) if isinstance(model, Model) else torch.randn(2, 4)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(ids).mean().backward()
+        opt.step()
+    assert model._forward_pre_hooks, "the root is hooked"
+    shallow = copy.copy(model)
+    assert shallow._forward_pre_hooks is model._forward_pre_hooks
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        own = {number for number, hook in model._forward_hooks.items() if hook is Hooked.seen}
+        for module in other.modules():
+            assert not module._forward_pre_hooks and not module._forward_pre_hooks_with_kwargs
+            assert set(module._forward_hooks) <= own
+        assert set(other._forward_hooks_always_called) == own
+        if isinstance(other, nn.Sequential):
+            assert torch.equal(torch.jit.script(other)(ids), model(ids))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_trace_holds_nothing_of_ours(watch: Callable[..., Any]) -> None:
+    from bsmon_agent.governor import Governor
+
+    def train_and_trace() -> list[str]:
+        torch.manual_seed(3)
+        model, graphs = Model(), []
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(8):
+            ids = torch.randint(0, VOCABULARY, (4, 8))
+            graphs.append(str(torch.jit.trace(model, ids, check_trace=False).graph))
+            model(ids).mean().backward()
+            graphs.append(str(torch.jit.trace(model, ids, check_trace=False).inlined_graph))
+            opt.step()
+        return graphs
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        plain = train_and_trace()
+        seen = watch(governor=Governor(share=1.0))
+        traced = train_and_trace()
+    assert traced == plain
+    assert seen.notes == []
+    assert len(seen.records) == 8
+
+
+class TakesGradients(torch.optim.SGD):
+    """As some optimizers do: the first argument of a step is no closure."""
+
+    def step(self, gradients: Any, closure: Any = None) -> Any:  # type: ignore[override]
+        self.was_given = gradients, closure
+
+
+@pytest.mark.parametrize("given", [[torch.ones(1)], nn.Linear(2, 1), {"loss": 1}, lambda: 1], ids=type)
+def test_what_a_step_is_given_comes_through(watch: Callable[..., Any], given: Any) -> None:
+    watch()
+    model = nn.Linear(2, 1)
+    opt = TakesGradients(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).backward()
+        opt.step(given)
+        assert opt.was_given[0] is given
+        opt.step(given, closure=lambda: 5)
+        assert opt.was_given[0] is given
+        assert opt.was_given[1]() == 5
 
 
 def test_no_graph_is_kept_alive(watch: Callable[..., Any]) -> None:

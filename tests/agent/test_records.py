@@ -333,6 +333,22 @@ def test_gradients_thrown_away_are_a_skipped_step(watch: Callable[..., Any]) -> 
     assert seen.all("step") == [1, 2, 3, 3, 4, 5, 5, 6]
 
 
+def test_clearing_another_optimizers_gradients_is_no_skipped_step(watch: Callable[..., Any]) -> None:
+    seen = watch()
+    actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+    actor_opt, critic_opt = (torch.optim.SGD(module.parameters(), lr=0.1) for module in (actor, critic))
+    for _ in range(6):
+        states = torch.randn(5, 4)
+        critic(states).mean().backward()
+        actor_opt.zero_grad()
+        critic_opt.step()
+        critic_opt.zero_grad()
+        actor(states).mean().backward()
+        actor_opt.step()
+    assert seen.all("skipped") == [None] * 7
+    assert seen.all("step") == [1, 1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_loss_scaler(watch: Callable[..., Any], fused: bool) -> None:
     seen = watch()
