@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from bsmon_agent.routers.counter import Counter, Mark, Start, marks
 from bsmon_agent.routers.find import find
 from bsmon_agent.routers.padding import padding_of
 from bsmon_agent.routers.registry import Site
+from bsmon_agent.routers.structure import Facts
 from bsmon_agent.routers.tally import UnreadableError, tally
 
 
@@ -104,14 +106,15 @@ def layer(site: Site, counted: dict[str, Any], reason: str | None, experts: int)
     facts = site.facts()
     tokens, assignments, load = (counted.get(name) for name in ("tokens", "assignments", "assigned"))
     dropped, kept = counted.get("dropped"), counted.get("kept")
+    capacity = counted.get("capacity") or facts.capacity or _capacity(facts, counted)
     return {
         "name": site.name,
         "router": site.router,
         "experts": experts or facts.experts,
         "top_k": facts.top_k or _top_k(counted),
         "capacity_factor": facts.capacity_factor,
-        "capacity": counted.get("capacity") or facts.capacity,
-        "dropless": facts.dropless if facts.dropless is not None or not kept else False,
+        "capacity": capacity,
+        "dropless": False if facts.dropless is None and (capacity or dropped) else facts.dropless,
         "tag": "unsupported" if reason else "derived" if counted.get("confirmed") else site.tag,
         "reason": reason,
         "assignments": assignments,
@@ -144,3 +147,11 @@ def _top_k(counted: dict[str, Any]) -> int | None:
     tokens = counted.get("tokens")
     nominal = (counted.get("assignments") or 0) + (counted.get("policy_skipped") or 0)
     return round(nominal / tokens) if tokens else None
+
+
+def _capacity(facts: Facts, counted: dict[str, Any]) -> int | None:
+    """Places an expert has by the usual formula, ceil(factor T k / E), where the output does not show them."""
+    if not facts.capacity_factor or not facts.experts or not facts.top_k or not counted.get("groups"):
+        return None
+    tokens: float = counted["tokens"] / counted["groups"]
+    return math.ceil(facts.capacity_factor * tokens * facts.top_k / facts.experts)

@@ -33,7 +33,7 @@ def layer_view(info: RouterInfo, counts: Sequence[MoeCounts], sampled_steps: int
     if counts and info.tag != "unsupported":
         _fill_counts(layer, counts)
         _fill_load(layer, sum(one.tokens for one in counts), _entropy(counts), info.classes or info.experts)
-        layer.expected_drop = balanced_drop(layer, counts)
+        _fill_capacity(layer, counts)
     return layer
 
 
@@ -77,15 +77,18 @@ def _entropy(counts: Sequence[MoeCounts]) -> float | None:
     return sum(entropy * weight for entropy, weight in scored) / tokens if tokens else None
 
 
-def balanced_drop(layer: MoeLayer, counts: Sequence[MoeCounts]) -> float | None:
-    """What balanced routing would drop at this capacity, in groups of the size seen."""
+def _fill_capacity(layer: MoeLayer, counts: Sequence[MoeCounts]) -> None:
+    """Places an expert has, and what balanced routing would drop with them, in groups of the size seen."""
     groups = sum(one.groups or one.calls or 1 for one in counts)
     tokens = sum(one.tokens for one in counts) / groups
     if not layer.experts or not tokens or not layer.assignments:
-        return None
+        return
     per_token = layer.assignments / (tokens * groups)
-    capacity = capacity_of(layer, tokens, per_token)
-    return None if capacity is None else balance.expected_drop(tokens, layer.experts, per_token, capacity)
+    layer.capacity = capacity_of(layer, tokens, layer.top_k or per_token)
+    if layer.dropless is None and (layer.capacity or layer.dropped_assignments):
+        layer.dropless = False
+    if layer.capacity:
+        layer.expected_drop = balance.expected_drop(tokens, layer.experts, per_token, layer.capacity)
 
 
 def capacity_of(layer: MoeLayer, tokens: float, per_token: float) -> int | None:
