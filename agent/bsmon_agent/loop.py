@@ -7,6 +7,7 @@ probe looks at this step and is told moment by moment, or the model is still bei
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import weakref
@@ -209,14 +210,15 @@ class Loop:
         if not self.finder.heard_of:
             self._prepare()
             self.finder.look(frame, optimizer)
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
-        if closure is None:
+        first = len(args) > 1 and _takes_closure(type(optimizer).step)  # args[0] is the optimizer
+        closure = args[1] if first else kwargs.get("closure")
+        if not callable(closure):
             self._evaluations = None
             self._updates(optimizer)
             return None
         self._evaluations = 0
         counting = self._counting(closure, optimizer)
-        return ((args[0], counting, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": counting})
+        return ((args[0], counting, *args[2:]), kwargs) if first else (args, {**kwargs, "closure": counting})
 
     def _is_mine(self) -> bool:
         """Is this the training's thread? It may have moved, but two trainings at a time are not told apart."""
@@ -337,6 +339,16 @@ def steps_running(frame: FrameType | None) -> int:
         running += frame.f_code is _STEP
         frame = frame.f_back
     return running
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_closure(step: Any) -> bool:
+    """Is the first argument of this step of an optimizer class a closure? Some take gradients there, or a model."""
+    try:
+        parameters = list(inspect.signature(step).parameters)
+    except (TypeError, ValueError):
+        return False
+    return parameters[1:2] == ["closure"]
 
 
 def _found_inf(optimizer: Any) -> bool:

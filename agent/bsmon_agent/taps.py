@@ -25,6 +25,7 @@ Function = Callable[..., Any]
 is_compiling = torch.compiler.is_compiling  # also true in an export that runs the module with tensors of no content
 is_traced = torch.compiler.is_dynamo_compiling  # a constant to whoever traces, and cheaper to ask
 is_grad_enabled = torch.is_grad_enabled
+is_tracing = torch._C._is_tracing  # TorchScript's tracer would write down what we ask of a tensor
 
 
 def nothing() -> None:
@@ -73,7 +74,7 @@ def forward_taps(loop: Loop) -> tuple[Function, Function]:
     state, write = loop.state, loop.write
 
     def before(module: Any, args: Any, kwargs: Any) -> None:
-        if is_compiling():
+        if is_compiling() or is_tracing():
             return
         begun = clock()
         try:

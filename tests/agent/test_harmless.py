@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -189,7 +190,7 @@ def test_a_copy_or_pickle_of_the_model_carries_nothing_along(watch: Callable[...
     for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
         assert torch.equal(other(torch.ones(1, 4)), model(torch.ones(1, 4)))
         hooks = [*other._forward_pre_hooks.values(), *other._forward_hooks.values()]
-        assert hooks and not any("bsmon" in type(hook).__module__ for hook in hooks)
+        assert not hooks
     assert torch.equal(torch.jit.script(model)(torch.ones(1, 4)), model(torch.ones(1, 4)))
 
 
@@ -264,11 +265,11 @@ def test_a_trace_holds_nothing_of_ours(watch: Callable[..., Any]) -> None:
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(8):
             ids = torch.randint(0, VOCABULARY, (4, 8))
-            graphs.append(str(torch.jit.trace(model, ids, check_trace=False).graph))
+            graphs.append(str(torch.jit.trace(model, ids, check_trace=False).inlined_graph))
             model(ids).mean().backward()
             graphs.append(str(torch.jit.trace(model, ids, check_trace=False).inlined_graph))
             opt.step()
-        return graphs
+        return [re.sub(r"___torch_mangle_\d+\.", "", graph) for graph in graphs]
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -91,6 +91,8 @@ class Halves:
 
     def _called(self, found: Rule, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A layer ran forward: if samples can be told apart in its input, await its output's gradient."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return  # a compiled step would keep these hooks for good
         if not (isinstance(output, torch.Tensor) and output.requires_grad and args):
             return
         begun = clock()
