@@ -61,12 +61,9 @@ def refuse_sources(sources: list[str]) -> None:
 
 
 @contextmanager
-def watching(sources: Sequence[str] = (), log: bool = False, recent: bool = False) -> Iterator[Monitor]:
-    """A monitor on this host's jobs and GPUs, or on a recording; ``log``: what is live keeps the alert log.
-
-    ``recent``: of a recording, only what its newest state needs.
-    """
-    monitor = recording(sources, recent=recent) if sources else _live(log)
+def watching(sources: Sequence[str] = (), log: bool = False) -> Iterator[Monitor]:
+    """A monitor on this host's jobs and GPUs, or on a recording; ``log``: what is live keeps the alert log."""
+    monitor = recording(sources) if sources else _live(log)
     monitor.start()
     try:
         yield monitor
@@ -74,7 +71,7 @@ def watching(sources: Sequence[str] = (), log: bool = False, recent: bool = Fals
         monitor.stop()
 
 
-def recording(sources: Sequence[str], speed: float | None = None, recent: bool = False) -> Replay:
+def recording(sources: Sequence[str], speed: float | None = None) -> Replay:
     """A monitor on the one recording that the sources are."""
     from bsmon.services.replay import Replay
 
@@ -82,7 +79,7 @@ def recording(sources: Sequence[str], speed: float | None = None, recent: bool =
     if len(sources) > 1:
         raise CommandError(f"{sources[1]}: one recording at a time; leave the others out", USAGE)
     with readable(sources[0]):
-        return Replay(Path(sources[0]), speed, recent)
+        return Replay(Path(sources[0]), speed)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def snapshot(arguments: list[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="everything about this job (its id or name)")
     add_sources(parser)
     options = parser.parse_args(arguments)
-    with watching(options.sources, recent=True) as monitor:
+    with watching(options.sources) as monitor:
         settle(monitor, options.wait)
         found, looked_at = monitor.snapshot(), monitor.looked_at()
     if options.job is not None:
@@ -90,7 +90,7 @@ def watch(arguments: list[str]) -> int:
     )
     add_sources(parser)
     options = parser.parse_args(arguments)
-    with watching(options.sources, recent=True) as monitor:
+    with watching(options.sources) as monitor:
         follow(monitor, options.every, options.json, over=lambda: monitor.over)
     return WELL
 

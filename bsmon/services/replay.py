@@ -13,8 +13,8 @@ class Replay(Monitor):
 
     patience = 600.0  # all of it will come, however long it is
 
-    def __init__(self, path: Path, speed: float | None = None, recent: bool = False) -> None:
-        self._source = RecordingSource(path, speed, recent)
+    def __init__(self, path: Path, speed: float | None = None) -> None:
+        self._source = RecordingSource(path, speed)
         super().__init__([self._source], clock=self._source.clock)
 
     @property

@@ -12,7 +12,7 @@ from bsmon.services.monitor import AT_REST, DIAGNOSE_EVERY, REPLAY_STEP, Monitor
 from bsmon.sources.base import Ingest
 from bsmon.sources.recorded import Recording, Survey, survey
 
-LOOKS = 3600  # at a recording, about
+LOOKS = 1200  # at a recording, as far as an alert can't slip through in between
 NOTED = 2000  # alerts of one job
 
 
@@ -101,7 +101,7 @@ def review(path: Path, progress: Callable[[float], None]) -> tuple[Night, list[A
     ``progress`` is told the share that was seen. Raises ``RefusedError`` for what is no recording and ``OSError`` for
     what can't be opened.
     """
-    known, walk, seen = survey(path, 0.0), _Walk(path), _Seen()
+    known, walk, seen = survey(path), _Walk(path), _Seen()
     monitor = Monitor([walk], clock=walk.clock)
     monitor.start()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from bsmon.sources.blocks import END, HEADER, KEY, MAGIC, Head
 from bsmon.sources.decode import RefusedError, decode_kept
 from bsmon.units import size
 
+MOST_KEYS = 100_000  # of a year's recording
 CHUNK = 1 << 20  # bytes searched at a time for the next block after damage
 
 
@@ -256,24 +257,26 @@ class Recording:
 
 
 class Survey(NamedTuple):
-    """What the headers alone tell: the moments of a recording, and from which block its newest can be understood."""
+    """What the headers alone tell: the moments of a recording, and its key blocks as moment and number, in order."""
 
     first: float
     last: float
-    recent: int
+    keys: list[tuple[float, int]]
+
+    def key_before(self, moment: float) -> int:
+        """The number of the block from which on one must read to know all that was known then."""
+        place = bisect_right(self.keys, moment, key=lambda key: key[0])
+        return self.keys[place - 1][1] if place else 0
 
 
-def survey(path: Path, seconds: float) -> Survey:
-    """``recent`` is the number of the last key block that is ``seconds`` before the end, or the first block's."""
+def survey(path: Path) -> Survey:
     recording = Recording(path)
-    keys: deque[Head] = deque()
+    keys: list[tuple[float, int]] = []
     for head in recording.heads():
-        if head.flags & KEY or not keys:
-            keys.append(head)
-        while len(keys) > 1 and keys[1].first <= recording.last - seconds:
-            keys.popleft()
+        if head.flags & KEY and len(keys) < MOST_KEYS and (not keys or head.first >= keys[-1][0]):
+            keys.append((head.first, head.number))
     recording.close()
-    return Survey(recording.first, recording.last, keys[0].number)
+    return Survey(recording.first, recording.last, keys)
 
 
 def _open(path: Path) -> Part:

@@ -17,27 +17,26 @@ FIRST_LOOK = 3.0  # seconds into it at which playing begins: by then the process
 
 
 class RecordingSource:
-    """``speed``: recorded seconds a second, begun at ``at``; None: all there is at once, then what is added to it.
+    """``speed``: recorded seconds a second; None: all there is at once, then what is added to it.
 
-    ``recent``: only what the newest state and the ten minutes before it need. The monitor's clock must be ``clock``.
+    Where it begins (``rewind``), or at the end without a speed, it shows what was known then; of the time before
+    that, at least ten minutes. The monitor's clock must be ``clock``.
     Raises ``RefusedError`` for what is no recording and ``OSError`` for what can't be opened.
     """
 
     name = "recording"
 
-    def __init__(self, path: Path, speed: float | None = None, recent: bool = False) -> None:
+    def __init__(self, path: Path, speed: float | None = None) -> None:
         self.path = path
         self.speed = speed
         self.paused = False
         self.settled = False
         self.over = False  # all was handed on, and no recorder adds to it
-        known = survey(path, KEPT_SECONDS)
-        self.first, self.last = known.first, known.last
-        self.at = min(self.first + FIRST_LOOK, self.last)
-        self._skipped = known.recent if recent else 0
-        self._position = self._begin
+        self._known = survey(path)
+        self.first, self.last = self._known.first, self._known.last
         self._problem: str | None = None
         self._thread: threading.Thread | None = None
+        self.rewind(self.first + FIRST_LOOK if speed is not None else self.last)
 
     @property
     def problem(self) -> str | None:
@@ -51,25 +50,20 @@ class RecordingSource:
         """The moment that is shown, Unix seconds: nothing that arrived later was handed on."""
         return self._position
 
-    @property
-    def _begin(self) -> float:
-        return self.at if self.speed is not None else self.first
-
     def rewind(self, moment: float) -> None:
         """While it is stopped: begin at that moment the next time."""
-        self.at = min(max(moment, self.first), self.last)
-        self._position = self._begin
+        self._at = self._position = min(max(moment, self.first), self.last)
 
     def start(self, ingest: Ingest) -> None:
-        """May be called again after ``stop``: it begins anew, at ``at``."""
+        """May be called again after ``stop``: it begins anew where it began, or was rewound to."""
         self._ingest = ingest
         self._recording = Recording(self.path)
-        self._recording.skip_to(self._skipped)
+        self._recording.skip_to(self._known.key_before(self._at - KEPT_SECONDS))
         self._unread = self._recording.events()
         self._ahead: Arrived | None = None
         self._stop = threading.Event()
         self.settled = self.over = False
-        self._position = self._begin
+        self._position = self._at
         self._thread = threading.Thread(target=self._run, name="bsmon-recording", daemon=True)
         self._thread.start()
 

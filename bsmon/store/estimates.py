@@ -50,7 +50,7 @@ def _noise(job: Job, ranks: Sequence[Seen]) -> Noise:
 
 def fill_moe(job: Job, ranks: Sequence[Seen], why: Reasons, memo: Memo) -> None:
     """What the routers did in the last steps that were counted, all ranks together."""
-    windows = [RankWindow(seen.hello, seen.beat, counted(seen.records)) for seen in ranks]
+    windows = [RankWindow(seen.hello, seen.beat, counted(seen.records) if seen.hello.routers else []) for seen in ranks]
     newest = [(one.hello.routers, one.records[0].seq, one.records[-1].seq) for one in windows if one.records]
     basis = (newest, ranks[0].hello.routers)
     if memo.moe is None or memo.moe[0] != basis:

@@ -503,3 +503,13 @@ def test_why_there_is_no_gpu(device, sample, reason):
     job = only_job(fleet, START + 1)
     assert job.gpus == []
     assert reason in job.unavailable["gpus"]
+
+
+def test_an_end_is_not_known_before_its_time() -> None:
+    fleet = Fleet()
+    fleet.ingest(hello())
+    fleet.ingest(run_of(20))
+    fleet.ingest(beat(START + 10, state="finished", exit_code=3))
+    (before,), (after,) = fleet.jobs(START + 9.9), fleet.jobs(START + 10)
+    assert (before.state, before.exit_code) == ("live", None)
+    assert (after.state, after.exit_code) == ("finished", 3)
