@@ -9,6 +9,7 @@ from time import thread_time_ns
 from typing import Any
 
 from bsmon_agent.probes.base import Probe
+from bsmon_agent.reductions import unseen_by_modes
 from bsmon_agent.tape import Event
 
 Method = tuple[Probe, Callable[..., None]]
@@ -61,7 +62,8 @@ class Dispatch:
         entered = clock()
         for probe, method in self._methods[moment]:
             begun = thread_time_ns()
-            self._call(probe, method, args)
+            with unseen_by_modes():
+                self._call(probe, method, args)
             probe.spent += thread_time_ns() - begun
         return clock() - entered
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 INTERVAL = 0.1  # seconds between two copies from a device
 WAITING = 2048  # records that may wait for a copy; then the oldest goes without its tensors
+NOTHING = nullcontext()
 
 Place = tuple[Any, Any, Any]  # container, key or index, the tensor that stands there
 Load = tuple[dict[str, Any], list[Place]]  # a record, and where it waits for a number
@@ -37,6 +40,11 @@ def _group(tensors: list[torch.Tensor]) -> torch.Tensor:
     narrow = tensors[0].dtype in (torch.float16, torch.bfloat16)
     norms = torch._foreach_norm(tensors, 2, dtype=torch.float32) if narrow else torch._foreach_norm(tensors, 2)
     return torch.stack(norms).square().sum()
+
+
+def unseen_by_modes() -> AbstractContextManager[Any]:
+    """What we compute is nothing to a mode of the user's that looks at operators (a FLOP counter, a logger)."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else NOTHING
 
 
 def capturing() -> bool:

@@ -281,6 +281,25 @@ def test_a_trace_holds_nothing_of_ours(watch: Callable[..., Any]) -> None:
     assert len(seen.records) == 8
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_flop_counter_counts_nothing_of_ours(watch: Callable[..., Any], accumulation: int, experts: int) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from bsmon_agent.governor import Governor
+
+    def count() -> int:
+        with FlopCounterMode(display=False) as counter:
+            train(experts, accumulation=accumulation)
+        return counter.get_total_flops()
+
+    plain = count()
+    seen = watch(governor=Governor(share=1.0))
+    assert count() == plain
+    assert "noise" in {field for record in seen.records for field in record}
+    assert seen.notes == []
+
+
 class TakesGradients(torch.optim.SGD):
     """As some optimizers do: the first argument of a step is no closure."""
 

@@ -15,6 +15,7 @@ from torch.utils.weak import TensorWeakRef
 
 from bsmon_agent.patches import Callback
 from bsmon_agent.probes.noise.layers import Rule, first_half, kept_input, rule
+from bsmon_agent.reductions import unseen_by_modes
 
 AGREEMENT = 0.02  # of the squared norms of a gradient and of its halves' sum
 
@@ -91,7 +92,7 @@ class Halves:
 
     def _called(self, found: Rule, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """A layer ran forward: if samples can be told apart in its input, await its output's gradient."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling() or torch._C._is_tracing():
             return  # a compiled step would keep these hooks for good
         if not (isinstance(output, torch.Tensor) and output.requires_grad and args):
             return
@@ -112,7 +113,7 @@ class Halves:
         try:
             x = ref()
             if x is not None and self._calls[id(layer)] == 1:
-                with torch.no_grad():
+                with torch.no_grad(), unseen_by_modes():
                     self._split(found, layer, x.detach(), gradient.detach(), rows)
         except Exception as error:
             self.trouble = f"a layer could not be split: {type(error).__name__}: {error}"

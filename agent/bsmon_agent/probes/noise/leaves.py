@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bsmon_agent.reductions import sum_of_squares
+from bsmon_agent.reductions import sum_of_squares, unseen_by_modes
 
 WITNESS = 4096  # elements at most of the parameter on which the sum of the contributions is checked
 NARROW = (torch.float16, torch.bfloat16)
@@ -73,7 +73,8 @@ class Leaves:
             return
         begun = clock()
         try:
-            self._note(index, gradient.detach())
+            with unseen_by_modes():
+                self._note(index, gradient.detach())
         except Exception as error:
             self.trouble = f"a gradient could not be read: {type(error).__name__}: {error}"
         self.spent += clock() - begun
