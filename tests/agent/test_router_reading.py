@@ -176,6 +176,7 @@ def test_a_name_without_experts_beside_it_is_no_router():
 def test_a_root_called_router_is_none_without_a_number_of_experts():
     assert [site.name for site in find(named("SemanticRouter", base=GateBlock)(Bank()))] == ["gate"]
     assert find(named("SemanticRouter")(torch.zeros(1))) == []
+    assert len(watch(named("SemanticRouter")(torch.zeros(1))).read()) == 1  # asked for by name
 
 
 def test_shared_experts_are_no_bank():

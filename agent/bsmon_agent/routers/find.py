@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -26,15 +27,16 @@ WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_mo
 Tree = dict[str, nn.Module]
 
 
-def find(root: nn.Module) -> list[Site]:
+def find(root: nn.Module, named: bool = False) -> list[Site]:
     """Every router in the module, itself included, in the order of its modules.
 
-    A candidate of a later rule is left out if it contains one that is already taken or lies inside one; of two by the
-    same rule the deeper one counts.
+    ``named``: the module itself is one if its name says so, even without a number of experts. A candidate of a later
+    rule is left out if it contains one that is already taken or lies inside one; of two by the same rule the deeper
+    one counts.
     """
     tree: Tree = dict(root.named_modules())
     taken: dict[str, Site] = {}
-    for rule in (_declared, _adapted, _recorded, _named, _gates):
+    for rule in (_declared, _adapted, _recorded, partial(_named, certain=named), _gates):
         candidates = {site.name: site for site in rule(root, tree) if not _related(site.name, taken)}
         taken |= {
             name: site for name, site in candidates.items() if not any(_inside(other, name) for other in candidates)
@@ -103,13 +105,17 @@ def _recorded(root: nn.Module, tree: Tree) -> Iterator[Site]:
             yield Site(name, module, _parent(name, tree), RECORDED, "logits-only", detail=place)
 
 
-def _named(root: nn.Module, tree: Tree) -> Iterator[Site]:
+def _named(root: nn.Module, tree: Tree, certain: bool) -> Iterator[Site]:
     for name, module in tree.items():
         called = kind(module)
         if not NAMED.search(called) or OTHERS.search(called) or isinstance(module, nn.Linear):
             continue
         parent = _parent(name, tree)
-        if bank_size(parent) is not None if parent is not None else number(module, names=EXPERTS) is not None:
+        if parent is None:
+            anchored = certain or number(module, names=EXPERTS) is not None
+        else:
+            anchored = bank_size(parent) is not None
+        if anchored:
             yield Site(name, module, parent, GENERIC, "derived")
 
 

@@ -35,7 +35,7 @@ class Watch:
         self.padding: Tensor | None = None
         self._marks: list[Mark] = []
         self.forwards = {True: 0, False: 0}  # by training mode
-        sites = find(module)
+        sites = find(module, named=True)
         self._wraps = wraps.acquire(sites)
         self._counters = [Counter(site, self) for site in sites]
         self._hooks = [
