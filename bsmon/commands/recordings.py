@@ -44,12 +44,16 @@ def record(arguments: list[str]) -> int:
     parser = Parser(
         "bsmon record",
         description="Keep what the jobs of this host say in FILE, until ctrl+c or SIGTERM. A FILE that is there is "
-        "continued; at half its size or age it becomes FILE.1, which is a part of it.",
+        "continued; at half of its bounds it becomes FILE.1, which is a part of it, and what that was is gone.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help="jobs elsewhere (default: those of this host)")
-    parser.add_argument("--max-size", type=_size, default="1G", metavar="N", help="of both, as 500M (default 1G)")
-    parser.add_argument("--max-age", type=_age, default="inf", metavar="T", help="as 12h; what is older goes")
+    parser.add_argument(
+        "--max-size", type=_size, default="1G", metavar="N", help="bytes of both at most, as 500M (default 1G)"
+    )
+    parser.add_argument(
+        "--max-age", type=_age, default="inf", metavar="T", help="as 12h: what is older goes (default: nothing)"
+    )
     options = parser.parse_args(arguments)
     refuse_sources(options.sources)
     with _told_to_stop() as stop, readable(str(options.file)):
