@@ -17,8 +17,9 @@ EXPERTS: tuple[Rule, ...] = (
         source="drop > 0.5% note, > 2% warn (proposed), beyond twice what balanced routing drops",
         headline="{drop_rate:.1%} of the assignments are dropped",
         evidence=(
-            "{drop_layer}, the worst layer, drops {drop_rate:.1%} of its assignments",
+            "dropped {drop_rate:.1%} of assignments at worst",
             "balanced routing would drop {drop_expected:.1%}",
+            "worst in {drop_layer}",
         ),
         advice="a larger capacity factor, or " + BALANCE,
         gain="capacity factor {roomier_factor:.3g} would drop about {roomier_drop:.1%}, by the shares measured now",
