@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +14,10 @@ from bsmon_agent.routers.blind import why_uncalled
 from bsmon_agent.routers.counter import Counter, Mark, Start, marks
 from bsmon_agent.routers.find import find
 from bsmon_agent.routers.padding import padding_of
+from bsmon_agent.routers.structure import Facts
 from bsmon_agent.routers.tally import UnreadableError, tally
+
+PATIENCE = 5.0  # seconds until modules are asked again for facts that may change (a capacity factor)
 
 
 class Landing(dict[str, Any]):
@@ -66,6 +70,8 @@ class RouterProbe(Probe):
         self._marks: list[Mark] = []
         self._wraps: list[Any] = []
         self._forwards = {True: 0, False: 0}
+        self._facts: list[Facts] = []
+        self._asked = 0.0
 
     @property
     def armed(self) -> bool:
@@ -96,6 +102,7 @@ class RouterProbe(Probe):
             counter.remove()
         wraps.release(self._wraps)
         self._counters, self._starts, self._wraps, self._root = [], [], [], None
+        self._facts = []
 
     def forward_begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._counters and self._armed:
@@ -128,12 +135,16 @@ class RouterProbe(Probe):
         self._whole = True
 
     def describe(self, hello: dict[str, Any]) -> None:
-        hello["routers"] = [_info(counter) for counter in self._counters]
+        counters = list(self._counters)
+        if len(self._facts) != len(counters) or time.monotonic() - self._asked > PATIENCE:
+            self._facts = [counter.site.facts() for counter in counters]
+            self._asked = time.monotonic()
+        hello["routers"] = [_info(*known) for known in zip(counters, self._facts, strict=True)]
 
 
-def _info(counter: Counter) -> dict[str, Any]:
+def _info(counter: Counter, facts: Facts) -> dict[str, Any]:
     """The app's ``RouterInfo``."""
-    site, facts = counter.site, counter.site.facts()
+    site = counter.site
     reason = counter.reason or counter.trouble
     info = {
         "name": site.name[: wire.MAX_NAME],
