@@ -66,15 +66,22 @@ def number(*owners: Any, names: tuple[str, ...], kind: type[int] | type[float] =
     """The first of these attributes that is a positive number, on the first owner that has one."""
     for owner in owners:
         for name in names if owner is not None else ():
-            value = getattr(owner, name, None)
+            value = _attribute(owner, name)
             if isinstance(value, (int, kind)) and not isinstance(value, bool) and value > 0:
                 return kind(value)
     return None
 
 
+def _attribute(owner: Any, name: str) -> Any:
+    """Without ``getattr`` on modules, whose misses are slow."""
+    if isinstance(owner, nn.Module):
+        return vars(owner).get(name, getattr(type(owner), name, None))
+    return getattr(owner, name, None)
+
+
 def configs(*owners: Any) -> list[Any]:
     """The configuration objects of these modules."""
-    found = [getattr(owner, name, None) for owner in owners for name in CONFIGS]
+    found = [_attribute(owner, name) for owner in owners for name in CONFIGS]
     return [config for config in found if config is not None]
 
 
