@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import shutil
 import sys
 import time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from bsmon.model import Job, Snapshot
     from bsmon.services.monitor import Monitor
 
+STDOUT = 1
 EVERY = 2.0  # seconds between two looks
 TICK = 0.25  # seconds
 LAST_WORDS = 1.0  # seconds until the end of a process has been seen
@@ -120,8 +122,12 @@ def follow(monitor: Monitor, every: float, as_json: bool = False, over: Callable
 def _wait(monitor: Monitor, every: float, over: Callable[[], bool]) -> None:
     """Let time pass; the monitor goes on thinking, so that what is short is not missed."""
     until = time.monotonic() + max(every, 0.1)
+    output = select.poll()
+    output.register(STDOUT, 0)
     while (left := until - time.monotonic()) > 0 and not over():
         time.sleep(min(left, TICK))
+        if any(event & select.POLLERR for _, event in output.poll(0)):
+            raise BrokenPipeError  # the reader left; the next line, which would tell, may be hours away
         monitor.tick()
 
 

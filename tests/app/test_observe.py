@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -164,6 +165,16 @@ def test_watch_tells_changes_and_nothing_else(agent: MakeAgent, capsys: Output) 
     lines = watching_until(lambda text: "nan_loss" in text or "the loss is nan" in text, capsys)
     assert "gpt2  live" in lines[0] and sum("live" in line for line in lines) == 1
     assert "crit raised" in lines[-1]
+
+
+def test_watch_ends_when_its_reader_leaves_though_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(observe, "STDOUT", writer)
+    until = time.monotonic() + 10
+    with pytest.raises(BrokenPipeError):
+        observe.follow(Monitor([]), 60.0, over=lambda: time.monotonic() > until)
+    os.close(writer)
 
 
 def test_watch_json_is_a_snapshot_a_line(agent: MakeAgent, capsys: Output) -> None:
