@@ -35,8 +35,14 @@ def candidates(notes: list[str]) -> Iterator[Path]:
         reason = _prepare(directory)
         if reason is None:
             yield directory
-        else:
+        elif directory.parent.is_dir() or str(directory) in _named():
             notes.append(f"{directory} passed over: {reason}")
+
+
+def _named() -> set[str]:
+    """What the environment names. Where that is missing it is said; where nobody logs in, /run/user is missing anyway."""
+    chosen, login = _chosen(), os.environ.get("XDG_RUNTIME_DIR")
+    return {path for path in (chosen, login and str(Path(login, "bsmon").absolute())) if path}
 
 
 def _prepare(directory: Path) -> str | None:

@@ -53,6 +53,11 @@ def test_a_login_that_ended_is_not_made_again_by_us(top, monkeypatch):
     assert "cannot be made" in notes[0]
 
 
+def test_where_nobody_logs_in_nothing_is_said_of_it(top, monkeypatch):
+    monkeypatch.setattr(wire, "runtime_directories", lambda: [top / "run/user/0/bsmon", top / "d"])
+    assert first() == (top / "d", [])
+
+
 def test_the_umask_does_not_matter(top, monkeypatch):
     monkeypatch.setenv("BSMON_DIR", str(top / "d"))
     before = os.umask(0)
