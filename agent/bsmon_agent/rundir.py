@@ -40,7 +40,7 @@ def candidates(notes: list[str]) -> Iterator[Path]:
 
 
 def _named() -> set[str]:
-    """What the environment names. Where that is missing it is said; where nobody logs in, /run/user is missing anyway."""
+    """What the environment names: said where missing. Where nobody logs in, /run/user/UID is missing anyway."""
     chosen, login = _chosen(), os.environ.get("XDG_RUNTIME_DIR")
     return {path for path in (chosen, login and str(Path(login, "bsmon").absolute())) if path}
 
