@@ -51,7 +51,10 @@ class Everywhere:
 
 def _swap(old: Any, new: Any) -> None:
     for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
+        try:
+            names = module.__dict__
+        except Exception:  # a lazy module may raise anything
+            continue
         if isinstance(names, dict):
             for name in [name for name, value in list(names.items()) if value is old]:
                 names[name] = new

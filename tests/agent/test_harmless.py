@@ -6,6 +6,8 @@ import copy
 import io
 import pickle
 import re
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -298,6 +300,23 @@ def test_a_flop_counter_counts_nothing_of_ours(watch: Callable[..., Any], accumu
     assert count() == plain
     assert "noise" in {field for record in seen.records for field in record}
     assert seen.notes == []
+
+
+class Lazy(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            raise ImportError("it cannot be loaded here")
+        return super().__getattribute__(name)
+
+
+def test_a_module_that_cannot_be_looked_into_is_passed_over(
+    watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    monkeypatch.setitem(sys.modules, "absent", None)
+    seen = watch()
+    train(clip=True)
+    assert len(seen.records) == STEPS
 
 
 class TakesGradients(torch.optim.SGD):
