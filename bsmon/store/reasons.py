@@ -100,6 +100,8 @@ class Reasons:
         return found | {path: reason for path, reason in self._said.items() if path.startswith("user.")}
 
     def _why(self, path: str) -> str:
+        if path.endswith(".reason"):
+            return "nothing is missing that it would explain"
         prefixes = list(_prefixes(path))
         for table in (self._said, self._told):
             for prefix in prefixes:
