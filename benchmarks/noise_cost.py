@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 from bsmon.estimators import noise
 from bsmon.model import NoiseSample

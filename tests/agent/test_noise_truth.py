@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import noise_runs as runs  # noqa: E402
-import torch.nn.functional as F  # noqa: E402, N812
+import torch.nn.functional as F  # noqa: E402
 from torch.func import functional_call, grad, vmap  # noqa: E402
 
 from bsmon.estimators import noise  # noqa: E402
