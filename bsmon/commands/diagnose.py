@@ -22,6 +22,7 @@ def diagnose(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     options = parser.parse_args(arguments)
     from bsmon.diagnosis import observation
+    from bsmon.sources.decode import clean_text
 
     told = refused = 0
     for place, case in cases(read(options.file)):
@@ -30,7 +31,7 @@ def diagnose(arguments: list[str]) -> int:
             refused += 1
             continue
         verdict = observation.diagnose(case)
-        print(msgspec.json.encode(verdict).decode() if options.json else "\n".join(text(verdict)))
+        print(msgspec.json.encode(verdict).decode() if options.json else "\n".join(map(clean_text, text(verdict))))
         told += 1
     if not told and not refused:
         raise CommandError(f"{options.file} is empty; an observation is a JSON object with `observed` in it", DATA)
@@ -61,6 +62,7 @@ def cases(content: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
 def case(content: str) -> dict[str, Any] | str:
     try:
         found = json.loads(content)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair can be escaped, but not said again
     except (ValueError, RecursionError) as error:
         return f"not JSON ({str(error)[:100]})"
     if not isinstance(found, dict):

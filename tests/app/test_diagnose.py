@@ -43,7 +43,17 @@ def test_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["{", "[1]", "7", '{"id": 1}', '{"observed": 3}', '{"observed": {}, "contrast": [1]}', "[" * 100000]
+    "bad",
+    [
+        "{",
+        "[1]",
+        "7",
+        '{"id": 1}',
+        '{"observed": 3}',
+        '{"observed": {}, "contrast": [1]}',
+        "[" * 100000,
+        '{"observed": {"\\\\ud800": 1}}',
+    ],
 )
 def test_a_bad_line_is_named_and_the_others_are_answered(
     bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -63,6 +73,21 @@ def test_odd_values_break_nothing(value: str, tmp_path: Path, capsys: pytest.Cap
     path.write_text(f'{{"observed": {{{fields}}}}}')
     assert main(["diagnose", str(path), "--json"]) == 0
     json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+
+
+def test_what_an_observation_says_does_nothing_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "hostile.json"
+    hostile = "\x1b]0;title\x07\x1b[31mred\x9b2J\u202e\r"
+    observed = {**INPUT_BOUND["observed"], hostile: 1, "gpu": hostile, "loss_now": hostile}
+    path.write_text(json.dumps({"id": hostile, "observed": observed}))
+    assert main(["diagnose", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "input_bound" in shown and "red" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    assert main(["diagnose", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == hostile
 
 
 def test_nothing_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
