@@ -110,8 +110,9 @@ def _fill_progress(job: Job, ranks: Sequence[Rank], why: reasons.Reasons) -> Non
     if not newest:
         why.say("", "no step yet" if job.state == "starting" else "it made no step that was heard of")
         return
-    job.step = max(record.step for record in newest)
-    job.loss = _together("loss", (_latest(rank.window, "loss") for rank in ranks), why)
+    job.step = _common_step(ranks)
+    upto = [[record for record in rank.window if record.step <= job.step] for rank in ranks]
+    job.loss = _together("loss", (_latest(records, "loss") for records in upto), why)
     job.grad_norm = _together("grad_norm", [_first(_latest(rank.window, "grad_norm") for rank in ranks)], why)
     job.learning_rate = _together("learning_rate", [_latest(ranks[0].window, "learning_rate")], why)
     lead = ranks[0].seen
@@ -123,6 +124,13 @@ def _fill_progress(job: Job, ranks: Sequence[Rank], why: reasons.Reasons) -> Non
             job.user[name] = value
         else:
             why.say(f"user.{name}", _non_finite(value))
+
+
+def _common_step(ranks: Sequence[Rank]) -> int:
+    """The newest step that every rank still heard has made: their records of one step come at different moments."""
+    heard = [rank for rank in ranks if rank.state not in ("lost", "finished")] or ranks
+    made = [rank.seen.newest.step for rank in heard if rank.seen.newest is not None]
+    return min(made) if made else max(rank.seen.newest.step for rank in ranks if rank.seen.newest is not None)
 
 
 def _fill_rates(job: Job, ranks: Sequence[Rank], parallel: int | None, why: reasons.Reasons) -> None:

@@ -355,6 +355,16 @@ def test_the_whole_job_is_the_sum_over_its_data_parallel_ranks():
     assert (job.step, job.loss, job.eta_s) == (20, 1.5, 50.0)
 
 
+def test_the_loss_of_a_job_is_of_one_step():
+    fleet = Fleet()
+    for rank, count in enumerate((21, 20)):
+        session = f"{rank}" * 16
+        fleet.ingest(hello(session=session, rank=rank, world_size=2, data_parallel=2))
+        fleet.ingest(steps(*(record(seq, loss=10.0 * seq + rank) for seq in range(1, count + 1)), session=session))
+    job = only_job(fleet, START + 10.5)
+    assert (job.step, job.loss) == (20, 200.5)
+
+
 def test_tensor_parallel_ranks_see_the_same_tokens():
     fleet = Fleet()
     for rank in range(4):
