@@ -12,7 +12,7 @@ def compact(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
-    if size and (size < 1e-3 or size >= 9.995e14):
+    if size and (size < (1e-2 if value < 0 else 1e-3) or size >= 9.995e14):
         return f"{value:.0e}"
     if size >= 1000:
         return si(value, digits)

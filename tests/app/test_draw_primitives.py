@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -78,6 +78,7 @@ class TestNumbers:
         assert numbers.compact(value) == text
 
     @given(st.floats(min_value=-1e18, max_value=1e18))
+    @example(-0.0078125)
     def test_compact_is_narrow(self, value: float) -> None:
         assert len(numbers.compact(value)) <= 7
 

@@ -370,7 +370,8 @@ def test_a_full_disk_leaves_whole_blocks_and_says_so(tmp_path: Path) -> None:
     recording = Recording(path)
     found = [arrived.event for arrived in recording.events()]
     read = [one.seq for event in found if hasattr(event, "records") for one in event.records]
-    assert read == list(range(1, len(read) + 1)) and len(read) > 100
+    assert read[:100] == list(range(1, 101))
+    assert read == sorted(set(read)), "a smaller block may still fit where a larger one did not"
     assert recording.problem is None, "what did not fit was taken back"
     assert path.stat().st_size <= limit
 
