@@ -373,9 +373,7 @@ def test_a_full_disk_leaves_whole_blocks_and_says_so(tmp_path: Path) -> None:
     assert read[:100] == list(range(1, 101))
     assert read == sorted(set(read)), "a smaller block may still fit where a larger one did not"
     whole = read == list(range(1, len(read) + 1))
-    assert (recording.problem is None) == whole, (
-        "what did not fit was taken back, and a gap before a smaller one is told"
-    )
+    assert (recording.problem is None) == whole, "what did not fit was taken back; a gap is told"
     assert whole or "never written" in str(recording.problem)
     assert path.stat().st_size <= limit
 
