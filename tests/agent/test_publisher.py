@@ -282,7 +282,7 @@ def test_twenty_megabytes_of_subscriptions_cost_next_to_nothing(publisher, place
     while hostile.poll() is None:
         feed(ledger, 1, start=ledger.seq + 1)
         viewer.listen(0.02)
-    assert resident() - before < 24 << 20
+    assert resident() - before < 64 << 20  # kept, they would take up to ten times that
     assert time.process_time() - cpu < 2.0
     viewer.listen(1.0)
     viewer.ask()

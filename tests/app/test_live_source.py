@@ -75,8 +75,8 @@ def test_a_gap_is_asked_for_and_filled(agent, heard, until):
 def test_a_loss_at_the_very_end_shows_in_the_heartbeat(agent, heard, until):
     trainer = agent()
     trainer.step(1, tell=False)
-    _, fleet = heard
-    until(lambda: seqs(fleet) == [1] and trainer.viewed())
+    source, fleet = heard
+    until(lambda: seqs(fleet) == [1] and trainer.viewed() and source.settled)
     trainer.step(2, tell=False)
     trainer.beat()
     trainer.beat()

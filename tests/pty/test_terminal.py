@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -154,7 +155,8 @@ class TestTmux:
 
     @pytest.fixture
     def tmux(self) -> Iterator[list[str]]:
-        command = ["tmux", "-L", f"bsmon-test-{os.getpid()}", "-f", "/dev/null"]
+        # a server of its own: the one before may still be on its way out
+        command = ["tmux", "-L", f"bsmon-test-{uuid.uuid4().hex}", "-f", "/dev/null"]
         yield command
         subprocess.run([*command, "kill-server"], capture_output=True, check=False)
 
